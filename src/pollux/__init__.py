@@ -1,4 +1,4 @@
-"""Pollux decides when each of many things should be checked or run, runs it, and neither loses nor doubles a firing.
+"""Pollux, a polling and job scheduler: the public names, each imported on first use.
 
 from pollux import Pollux, every
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pollux.schedule.builders import on_event as on_event
     from pollux.schedule.builders import once as once
 
-_HOMES = {
+_MODULES = {
     "Pollux": "pollux.app",
     "Permanent": "pollux.errors",
     "PolluxError": "pollux.errors",
@@ -49,11 +49,11 @@ _HOMES = {
     "on_event": "pollux.schedule.builders",
     "once": "pollux.schedule.builders",
 }
-__all__ = list(_HOMES)
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported on first use, so that `pollux --help` is quick."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    """Import a public name on first use, so that `pollux --help` is quick."""
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'pollux' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`python -m pollux` is `pollux`."""
+"""Entry point of `python -m pollux`."""
 
 from pollux.cli import main
 

@@ -1,7 +1,7 @@
-"""What time is it, and how do we wait?  The only place that asks the machine.
+"""Clocks and timed waits, the only place that reads the machine's time.
 
-Wall time (`now_ms`) says when things are due; monotonic time (`mono_ms`) measures waits and trust and never
-jumps.  Everything else gets a `Clock` handed in, so that tests and simulations own time.
+Wall time (`now_ms`) decides when things are due; monotonic time (`mono_ms`) measures waits and leases and never
+jumps.  Everything else takes a `Clock` as an argument, so that tests and simulations control time.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class Clock(Protocol):
         ...
 
     def mono_ms(self) -> float:
-        """Milliseconds that only ever rise; their zero means nothing."""
+        """Monotonic milliseconds from an arbitrary zero."""
         ...
 
     async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
-        """Wait until the event is set (true) or the time is over (false); None waits for ever."""
+        """Wait until the event is set (True) or the timeout expires (False); None waits for ever."""
         ...
 
     def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:
-        """Block this thread until the flag is set or the time is over."""
+        """Block this thread until the flag is set or the timeout expires."""
         ...
 
 
@@ -50,24 +50,24 @@ class SystemClock:
             return event.is_set()
         if timeout_ms is None:
             return await event.wait()
-        patience = CutOff()
-        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000.0, patience.end)
+        cut_off = CutOff()
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000.0, cut_off.end)
         try:
             return await event.wait()
         except asyncio.CancelledError:
-            if not patience.is_over():
+            if not cut_off.is_over():
                 raise
             return event.is_set()
         finally:
             timer.cancel()
-            patience.leave()
+            cut_off.leave()
 
     def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:
         flag.wait(seconds)
 
 
 class FakeClock:
-    """A clock that stands still until it is told to move.  For tests, stories and simulations."""
+    """A clock that moves only by `advance` and `jump`.  For tests, stories and simulations."""
 
     def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
         self._now_ms = now_ms
@@ -82,7 +82,7 @@ class FakeClock:
         return self._mono_ms
 
     def jump(self, ms: int) -> None:
-        """Move the wall clock alone, forwards or backwards, as a bad time server does."""
+        """Move the wall clock alone, forwards or backwards, as a faulty time server does."""
         self._now_ms += ms
 
     async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
@@ -103,11 +103,11 @@ class FakeClock:
         return event.is_set()
 
     def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:
-        """A thread cannot be told that fake time has passed: it waits for real."""
+        """Wait in real time: fake time cannot wake a thread."""
         flag.wait(seconds)
 
     async def advance(self, ms: float) -> None:
-        """Let time pass; everybody whose wait ends on the way wakes at its own moment, in order."""
+        """Move time forward; each wait that expires meanwhile wakes at its own time, in order."""
         end = self._mono_ms + ms
         await self._settle()
         while self._sleepers and self._sleepers[0][0] <= end:
@@ -126,6 +126,6 @@ class FakeClock:
         self._now_ms += whole
 
     async def _settle(self) -> None:
-        """Let everything that is runnable run."""
+        """Run the loop until the tasks that are ready have run."""
         for _ in range(50):
             await asyncio.sleep(0)

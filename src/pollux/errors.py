@@ -1,21 +1,21 @@
-"""What went wrong?  Every error that Pollux raises on purpose, in one tree.
+"""The tree of all errors that Pollux raises on purpose.
 
     PolluxError
-    ├── InvalidInput       a value from outside is wrong: what, where, and the cure
+    ├── InvalidInput       invalid value from outside: what, where, and the cure
     │   └── InvalidConfig  several of them in one file or put
     ├── NotFound           no such job, run or handler
-    ├── Conflict           the thing exists, but not as the caller believed
-    ├── Transient          raised by a handler: try again (perhaps not before `retry_after`)
-    ├── Permanent          raised by a handler: trying again cannot help
-    ├── Postponed          raised by a built-in handler before it began: later, and no failure
-    └── StoreError         the store said no, or nothing at all
-        ├── StoreAway      nobody answers there, or not yet: it may come
-        ├── StoreBusy      somebody else holds the write lock past our deadline
+    ├── Conflict           the object exists in another state or revision than expected
+    ├── Transient          raised by a handler: retry (not before `retry_after`, if set)
+    ├── Permanent          raised by a handler: a retry cannot help
+    ├── Postponed          raised by a built-in handler before it began: run later, not a failure
+    └── StoreError         the store refused the call or did not answer
+        ├── StoreAway      no server at the address, or it is still starting: retry
+        ├── StoreBusy      another process holds the write lock past our deadline
         ├── StoreTimeout   no answer in time: the call may have taken effect; repeat it with the same ids
-        ├── StoreFull      no room: disk or a line
-        ├── Illegible      records that cannot be read: which, and the answer without them
-        └── StoreRefused   this file or server is not ours to use (foreign, newer, unreadable, too old)
-            └── StoreMoved nobody works on it any more, or not yet: it was moved elsewhere, or is being filled
+        ├── StoreFull      disk or queue full
+        ├── Illegible      records that cannot be decoded: which, and the result without them
+        └── StoreRefused   file or server that must not be used (foreign, newer, unreadable, too old)
+            └── StoreMoved read-only: the store was moved elsewhere, or is the target of a move in progress
 
 A foreign exception is always the `__cause__`.
 """
@@ -36,7 +36,7 @@ class PolluxError(Exception):
 
 
 class InvalidInput(PolluxError):
-    """A value that came from outside cannot be used; nothing was changed."""
+    """Invalid value from outside; nothing was changed."""
 
     def __init__(self, what: str, *, where: str = "", cure: str = "") -> None:
         self.what, self.where, self.cure = what, where, cure
@@ -47,12 +47,12 @@ class InvalidInput(PolluxError):
         return f"{head}; {self.cure}" if self.cure else head
 
     def at(self, where: str) -> InvalidInput:
-        """The same complaint, said of a more precise place."""
+        """The same error with a more precise location."""
         return InvalidInput(self.what, where=f"{where}.{self.where}" if self.where else where, cure=self.cure)
 
 
 class InvalidConfig(InvalidInput):
-    """All that is wrong with one file or one put, so that it can be mended in one go."""
+    """All problems of one file or one put together, so that they can be corrected at once."""
 
     def __init__(self, problems: Sequence[InvalidInput]) -> None:
         self.problems = tuple(problems)
@@ -63,12 +63,12 @@ class InvalidConfig(InvalidInput):
 
 
 def problems_of(error: InvalidInput) -> tuple[InvalidInput, ...]:
-    """The error itself, or all that it is made of."""
+    """The error itself, or its parts if it has several."""
     return error.problems if isinstance(error, InvalidConfig) else (error,)
 
 
 def read_at(where: str, read: Callable[[_T], _Read], value: _T) -> _Read:
-    """What `read` makes of the value; a complaint says where the value stands."""
+    """The result of `read(value)`; an `InvalidInput` gets the location `where`."""
     try:
         return read(value)
     except InvalidInput as error:
@@ -76,19 +76,19 @@ def read_at(where: str, read: Callable[[_T], _Read], value: _T) -> _Read:
 
 
 def check_number(where: str, value: object) -> None:
-    """Whoever reads options from text or an environment easily forgets what they are."""
+    """Refuse text where a number is expected: values read from an environment are often left unconverted."""
     if isinstance(value, str):
         raise InvalidInput(f"{value[:60]!r} is no number", where=where, cure="write it without quotes, or use int(...)")
 
 
 def placed(error: InvalidInput, where: str) -> InvalidInput:
-    """The same complaints, one or many, said of that place."""
+    """The same error, one or many, with the location `where`."""
     found = problems_of(error.at(where))
     return found[0] if len(found) == 1 else InvalidConfig(found)
 
 
 class NotFound(PolluxError):
-    """The thing named does not exist."""
+    """The object of this name does not exist."""
 
     def __init__(self, kind: str, name: str, *, cure: str = "") -> None:
         self.kind, self.name, self.cure = kind, name, cure
@@ -97,7 +97,10 @@ class NotFound(PolluxError):
 
 
 class Conflict(PolluxError):
-    """The thing exists, but not as the caller believed; nothing was changed.  `found`: how it is, for programs."""
+    """The object exists in another state or revision than expected; nothing was changed.
+
+    `found`: its current state, for programs.
+    """
 
     def __init__(self, what: str = "", *, found: Mapping[str, Any] | None = None, cure: str = "") -> None:
         self.what, self.found, self.cure = what, dict(found or {}), cure
@@ -105,7 +108,7 @@ class Conflict(PolluxError):
 
 
 class Transient(PolluxError):
-    """Raise it in a handler when trying again may help; `retry_after` (seconds) says not before when."""
+    """Raise it in a handler when a retry may help, after at least `retry_after` seconds."""
 
     def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
@@ -113,11 +116,11 @@ class Transient(PolluxError):
 
 
 class Permanent(PolluxError):
-    """Raise it in a handler when trying again cannot help."""
+    """Raise it in a handler when a retry cannot help."""
 
 
 class Postponed(PolluxError):
-    """The handler could not begin yet: the run goes back uncharged, and comes again `after_s` seconds later."""
+    """The handler could not begin yet: the run is retried after `after_s` seconds, without counting an attempt."""
 
     def __init__(self, reason: str, *, after_s: float) -> None:
         self.reason, self.after_s = reason, after_s
@@ -125,15 +128,15 @@ class Postponed(PolluxError):
 
 
 class StoreError(PolluxError):
-    """The store said no, or nothing at all."""
+    """The store refused the call or did not answer."""
 
 
 class StoreAway(StoreError):
-    """Nobody answers at the store's address, or it is still starting: it may come, and then the call will do."""
+    """No server at the store's address, or it is still starting: the call can be retried."""
 
 
 class StoreBusy(StoreError):
-    """Somebody else held the write lock past our deadline; nothing was changed."""
+    """Another process held the write lock past our deadline; nothing was changed."""
 
 
 class StoreTimeout(StoreError):
@@ -141,11 +144,11 @@ class StoreTimeout(StoreError):
 
 
 class StoreFull(StoreError):
-    """There is no room: the disk or a line is full; nothing was changed."""
+    """The disk or a queue is full; nothing was changed."""
 
 
 class Unreadable(NamedTuple):
-    """A record that cannot be read: its id or key, and why; of a job also what stands beside its definition."""
+    """A record that cannot be decoded: its id or key, and why; of a job also the columns beside its definition."""
 
     name: str
     why: str
@@ -154,7 +157,10 @@ class Unreadable(NamedTuple):
 
 
 class Illegible(StoreError):
-    """Somebody else wrote these records, or a newer release did.  `rest`: what the call answers without them."""
+    """Records that cannot be decoded: another program or a newer release wrote them.
+
+    `rest`: the result of the call without them.
+    """
 
     def __init__(self, kind: str, unreadable: Sequence[Unreadable], rest: Any) -> None:
         self.kind, self.unreadable, self.rest = kind, tuple(unreadable), rest
@@ -164,19 +170,19 @@ class Illegible(StoreError):
 
 
 def cannot_be_read(what: str, why: object) -> str:
-    """In words, with the cure."""
+    """The error text, with the cure."""
     return (
-        f"{what} cannot be read ({why}): somebody else wrote it, or a newer release; `pollux store check` lists "
+        f"{what} cannot be read ({why}): another program or a newer release wrote it; `pollux store check` lists "
         "all of them; correct or delete it"
     )
 
 
 class StoreRefused(StoreError):
-    """This file or server is not ours to use; nothing was changed."""
+    """This file or server must not be used (foreign, newer, unreadable, too old); nothing was changed."""
 
 
 class StoreMoved(StoreRefused):
-    """The store was moved elsewhere, or is being filled: one may look at it; nothing was changed."""
+    """The store was moved elsewhere or is the target of a move in progress: it is read-only; nothing was changed."""
 
     def __init__(self, what: str = "", *, cure: str = "") -> None:
         self.what, self.cure = what, cure
@@ -184,7 +190,7 @@ class StoreMoved(StoreRefused):
 
 
 def exit_code_of(error: PolluxError) -> int:
-    """How a process ends that could not go on: 2 for what it was told wrongly, 3 for its store, 1 for all else."""
+    """The exit code of a process for an error: 2 for invalid input, 3 for its store, 1 for all else."""
     match error:
         case InvalidInput():
             return 2
@@ -194,8 +200,8 @@ def exit_code_of(error: PolluxError) -> int:
             return 1
 
 
-# What other schedulers call it, where no spelling leads to our word.
-_ELSEWHERE = {
+# Names that other schedulers use, where they are not spelt alike.
+_FOREIGN_WORDS = {
     "seats": ("workers", "max_workers", "num_workers", "concurrency", "threads", "pool_size"),
     "tz": ("timezone", "time_zone", "zone"),
     "python": ("func", "function", "callable", "module", "handler", "task"),
@@ -215,8 +221,8 @@ _ELSEWHERE = {
 
 
 def did_you_mean(word: object, choices: Iterable[str]) -> str:
-    """`; did you mean "interval"?`, or nothing if nothing is near."""
-    from difflib import get_close_matches  # costs more than the rest of this module, and is rarely wanted
+    """`; did you mean "interval"?`, or an empty text if no choice is similar."""
+    from difflib import get_close_matches  # imported here: it costs more than the rest of this module
 
     known = list(choices)
     close = [foreign_word(word, known)] if foreign_word(word, known) else get_close_matches(str(word), known, 1, 0.6)
@@ -224,19 +230,19 @@ def did_you_mean(word: object, choices: Iterable[str]) -> str:
 
 
 def foreign_word(word: object, choices: Iterable[str]) -> str:
-    """Which of these another scheduler calls so; nothing if none does."""
+    """The choice that another scheduler calls by this word, or an empty text."""
     known = set(choices)
-    return next((ours for ours, theirs in _ELSEWHERE.items() if word in theirs and ours in known), "")
+    return next((ours for ours, theirs in _FOREIGN_WORDS.items() if word in theirs and ours in known), "")
 
 
 def system_words(error: BaseException) -> str:
-    """Why there is no way to a server, as the system says it; how Python or a library put it is nobody's business."""
+    """Why a connection failed, in the operating system's words, without those of Python or a library."""
     if hasattr(error, "library"):  # an SSLError, whose number is not the system's
         return re.sub(r"^\[[^]]*\] | \(_ssl\.c:\d+\)$", "", str(error))
     if isinstance(error, OSError):
         if error.errno:
-            return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)  # below: a name of no host
-        if numbers := re.findall(r"\[Errno (\d+)\]", str(error)):  # asyncio's, of several addresses
+            return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)  # negative: name resolution
+        if numbers := re.findall(r"\[Errno (\d+)\]", str(error)):  # asyncio joins the errors of several addresses
             return ", ".join(dict.fromkeys(os.strerror(int(number)) for number in numbers))
     if isinstance(error, TimeoutError) and not str(error):
         return "no answer in time"

@@ -1,7 +1,7 @@
-"""What just happened here?  An in-process bus: the engine emits values, `observe/` puts them into words.
+"""In-process event bus: the engine emits values, `observe/` turns them into log lines, metrics and traces.
 
-Nothing is emitted per run unless somebody listens for that kind: `if bus.wants(RunSettled)` costs one look-up.
-A listener that raises is dropped from nothing and stops nobody: its error is handed to `on_error`.
+Nothing is emitted per run unless that kind has a listener: `if bus.wants(RunSettled)` costs one look-up.
+A listener that raises stays registered and does not stop the others: its error is counted in `listener_errors`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NodeStopped(Event, frozen=True):
 
 
 class ReleaseIsOld(Event, frozen=True):
-    """A newer release of a source is known; this node runs what it can and changes no job."""
+    """A newer release of a source is known; this node runs what it can and writes no job."""
 
     source: str
     release: int
@@ -35,17 +35,17 @@ class ReleaseIsOld(Event, frozen=True):
 
 
 class JobsElsewhere(Event, frozen=True):
-    """Jobs that a source declares here are in another version: they are left there."""
+    """Jobs that a source declares here belong to another scheduler version and are left unchanged."""
 
     source: str
     count: int
     job_id: str  # the first of them
-    version: int  # where it is
+    version: int  # the version of that job
     own: int
 
 
 class CodeDiffers(Event, frozen=True):
-    """A node of another source has other code for handlers of the same names: either may get a run of them."""
+    """A node of another source has other code for handlers of the same names: either may claim a run of them."""
 
     handlers: tuple[str, ...]
     node_id: str  # the other one
@@ -54,15 +54,15 @@ class CodeDiffers(Event, frozen=True):
 
 
 class JobsDiffer(Event, frozen=True):
-    """This node declares other jobs of a source than the latest text of it, or has that text and another node not."""
+    """This node or another one declares other jobs of a source than the latest text of it."""
 
     source: str
-    node_id: str  # the other one; "": none lives
+    node_id: str  # the other one; "": no live node has the latest text
     words: str
 
 
 class JobUnreadable(Event, frozen=True):
-    """A job that a source declares here is stored, and cannot be read here: it is left as it is."""
+    """The stored row of a job that a source declares here cannot be decoded: it is left unchanged."""
 
     source: str
     job_id: str
@@ -70,7 +70,7 @@ class JobUnreadable(Event, frozen=True):
 
 
 class JobsDeclared(Event, frozen=True):
-    """The store was made to agree with a source: a file, or this process's code."""
+    """The jobs of a source (a file, or this process's code) were written to the store."""
 
     source: str
     added: int
@@ -79,7 +79,7 @@ class JobsDeclared(Event, frozen=True):
 
 
 class ConfigReloaded(Event, frozen=True):
-    """The file was read again, and what it says holds."""
+    """The file was read again and is in force."""
 
     path: str
     by: str
@@ -87,7 +87,7 @@ class ConfigReloaded(Event, frozen=True):
 
 
 class ReloadRefused(Event, frozen=True):
-    """The file was read again, and nothing of it holds: what stands against it, the first few of so many."""
+    """The file was read again and refused: the first few of `count` problems."""
 
     path: str
     by: str
@@ -96,14 +96,14 @@ class ReloadRefused(Event, frozen=True):
 
 
 class FileDiffers(Event, frozen=True):
-    """Another node made another text of the same file hold: this node's file is an older or a newer one."""
+    """Another node applied another text of the same file: this node's file is older or newer."""
 
     source: str
     node: str
 
 
 class StoreSealed(Event, frozen=True):
-    """The store was moved elsewhere while this node lives: it plans and claims nothing more."""
+    """The store was moved elsewhere while this node is running: it stops planning and claiming."""
 
     words: str  # with the cure
 
@@ -116,7 +116,7 @@ class VersionNotKept(Event, frozen=True):
 
 
 class SettingsHeard(Event, frozen=True):
-    """Somebody changed options for all nodes, and they hold here."""
+    """Options that were changed for all nodes are in force here."""
 
     changes: tuple[str, ...]
 
@@ -134,19 +134,19 @@ class TermLost(Event, frozen=True):
 
 
 class PlanFenced(Event, frozen=True):
-    """A plan of ours came after our term: the store refused it whole."""
+    """The store refused a plan of ours as a whole: our term had ended."""
 
     node: str
     term: int
 
 
 class RecordUnreadable(Event, frozen=True):
-    """The leader met a record that it cannot read, and goes on beside it; said once of each."""
+    """The leader skips a record that it cannot decode; emitted once a record."""
 
     kind: str  # job, run, note, or entry (of the feed)
     name: str
     why: str
-    more: int = 0  # entries that it takes together with this one
+    more: int = 0  # further entries that it skips together with this one
 
 
 class RunStarted(Event, frozen=True):
@@ -172,7 +172,7 @@ class RunSettled(Event, frozen=True):
     started_ms: int = 0  # 0: no handler code was called
     ended_ms: int = 0
     settled_ms: int = 0
-    has_outcome: bool = False  # False: no handler code came to its end, and the leader hears of it by its feed
+    has_outcome: bool = False  # False: no handler code ran to its end; the leader reads the end from its feed
     follow_ups: tuple[str, ...] = ()  # the runs that were accepted with it
 
 
@@ -206,17 +206,17 @@ class RunFired(Event, frozen=True):
 
 
 class RunReleased(Event, frozen=True):
-    """Held no longer."""
+    """The leader released a held run."""
 
     run_id: str
 
 
 class RunStopped(Event, frozen=True):
-    """An attempt, or the waiting for one, ended without an outcome: cancelled, handed back, its lease lost."""
+    """A run was cancelled or handed back, or lost its lease, without an outcome of an attempt."""
 
     run_id: str
     job_id: str
-    state: str  # what the run is now
+    state: str  # the run's state now
     why: str
     due_ms: int = 0
     stopped_ms: int = 0
@@ -250,11 +250,11 @@ class LoopRecovered(Event, frozen=True):
 
 
 class LoopHeld(Event, frozen=True):
-    """Something holds the event loop, or did.  While it does it is told by another thread: the loop itself cannot."""
+    """The event loop is blocked, or was.  While it is, another thread emits this event."""
 
     node: str
     ms: int  # so far, or in all
-    by: str  # the handler and the line, if they were seen
+    by: str  # the handler and the line, if known
     is_over: bool = False
 
 
@@ -279,16 +279,16 @@ class JobRefused(Event, frozen=True):
 
 
 class RequestRefused(Event, frozen=True):
-    """The API turned somebody away who came with a token: it is not good, or its role is not enough."""
+    """The API refused a request whose token is invalid or whose role is insufficient."""
 
     status: int
-    who: str  # the token's name, or the address it came from
+    who: str  # the token's name, or the client's address
     why: str
-    more: int  # how many were not told of since the last time
+    more: int  # refusals since the last event that had no event of their own
 
 
 class TracesLost(Event, frozen=True):
-    """Spans did not reach the collector; 0: there are none, and why."""
+    """Spans that did not reach the trace collector; 0: this process exports none, and why."""
 
     count: int
     why: str
@@ -305,7 +305,7 @@ class Events:
         self.listener_errors = 0
 
     def listen(self, kind: type[Event], listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every event of that kind; the answer takes it away again."""
+        """Call `listener` with every event of that kind; returns a function that removes it."""
         self._by_kind.setdefault(kind, []).append(listener)
 
         def leave() -> None:
@@ -322,5 +322,5 @@ class Events:
         for listener in tuple(self._by_kind.get(type(event), ())):
             try:
                 listener(event)
-            except Exception:  # noqa: BLE001  a listener's fault is not the engine's
+            except Exception:  # noqa: BLE001  a faulty listener must not stop the engine
                 self.listener_errors += 1

@@ -1,4 +1,4 @@
-"""What is it called?  Ids from a given clock and dice, sortable by time."""
+"""Ids of jobs and runs: checks, and new ids that sort by time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MADE = re.compile(r"[0-9a-f]{28}\Z")
 
 
 def check_id(value: object, *, what: str = "id") -> str:
-    """The id itself, or an error that says which characters are allowed."""
+    """The id itself; an invalid one raises `InvalidInput` with the allowed characters."""
     if isinstance(value, str) and _ID.match(value):
         return value
     shown = repr(value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "...")
@@ -25,28 +25,28 @@ def check_id(value: object, *, what: str = "id") -> str:
 
 
 def check_key(value: object) -> str | None:
-    """The key that at most one live run may have (None: any number may live), or an error that says what it may be."""
+    """The unique key of a live run (None: no limit on live runs); an invalid one raises `InvalidInput`."""
     if value is None or (isinstance(value, str) and 1 <= len(value) <= KEY_MAX and value.isprintable()):
         return value
     raise InvalidInput(f"key {str(value)[:60]!r} cannot be used", cure=f"a key has 1 to {KEY_MAX} printable characters")
 
 
 def new_id(now_ms: int, dice: Random) -> str:
-    """28 hexadecimal digits: the time, then 64 thrown bits."""
+    """28 hexadecimal digits: the time, then 64 random bits."""
     return f"{now_ms:012x}{dice.getrandbits(64):016x}"
 
 
 def new_ids(now_ms: int, dice: Random, count: int) -> list[str]:
-    """So many of one moment, in order: an index takes them best so."""
-    head, thrown = f"{now_ms:012x}", f"{dice.getrandbits(64 * count):0{16 * count}x}"
-    return sorted([head + thrown[at : at + 16] for at in range(0, 16 * count, 16)])
+    """`count` ids of one time in ascending order, which is cheapest for an index."""
+    head, random = f"{now_ms:012x}", f"{dice.getrandbits(64 * count):0{16 * count}x}"
+    return sorted([head + random[at : at + 16] for at in range(0, 16 * count, 16)])
 
 
 def made_ms_of(run_id: str) -> int | None:
-    """The time that `new_id` put into an id; None: it is an id of the caller's own, though some of those look alike."""
+    """The time in an id made by `new_id`; None for an id of the caller's own (some of those look like ours)."""
     return int(run_id[:12], 16) if _MADE.match(run_id) else None
 
 
 def firing_id(job_id: str, due_ms: int) -> str:
-    """The id of a scheduled firing: the same job and due time always give the same run."""
+    """The id of a scheduled firing: the same job and due time always give the same id."""
     return f"{job_id}@{due_ms}"

@@ -1,4 +1,7 @@
-"""How does what people write become a job?  One way for Python, YAML and whatever comes: all problems at once."""
+"""Construction and validation of a `Job` from user input, shared by Python, YAML and the API.
+
+All problems are reported at once.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ JOB_OPTIONS = (
     "tags",
     "source_id",
 )
-_SCHEDULE_WORDS = {  # of the file: how code says it
+_SCHEDULE_WORDS = {  # option of the file: how it is written in code
     "interval": 'every("30s")',
     "cron": 'cron("0 6 * * *")',
     "tz": 'cron("0 6 * * *", tz="Europe/Berlin")',
@@ -55,7 +58,7 @@ def job_of(
     release: int = 0,
     **options: Any,
 ) -> Job:
-    """The job that these options describe; raises `InvalidInput`, or `InvalidConfig` with every problem found."""
+    """The job of these options; raises `InvalidInput`, or `InvalidConfig` with every problem found."""
     problems: list[InvalidInput] = []
 
     def read(where: str, convert: Callable[[Any], Any], value: Any) -> Any:
@@ -67,20 +70,20 @@ def job_of(
 
     problems += _unknown(options)
     job_id = read("id", check_id, id) or "x"
-    read("schedule", lambda given: _check_schedule(given, job_id), schedule)
-    given = {"handler": read("handler", lambda name: _text(name, at_least=1), handler)}
+    read("schedule", lambda value: _check_schedule(value, job_id), schedule)
+    fields = {"handler": read("handler", lambda name: _text(name, at_least=1), handler)}
     if options.get("params") is not None:
-        given["params"] = read("params", lambda value: _params(value, source), options["params"])
+        fields["params"] = read("params", lambda value: _params(value, source), options["params"])
     for name, (field, convert) in _READERS.items():
         if (value := options.get(name)) is not None:
-            given[field] = read(name, convert, value)
+            fields[field] = read(name, convert, value)
     if problems:
         raise problems[0] if len(problems) == 1 else InvalidConfig(problems)
-    return Job(id=job_id, schedule=schedule, source=source, release=release, **given)
+    return Job(id=job_id, schedule=schedule, source=source, release=release, **fields)
 
 
 def check_job(job: object) -> Job:
-    """A job that was made by hand, checked as `job_of` would; the job itself, or an error that names it."""
+    """The job itself, checked as by `job_of`, for one constructed by hand; an error names the job."""
     if not isinstance(job, Job):
         cure = "make it with pollux.job_builder.job_of(id=..., handler=..., schedule=...)"
         raise InvalidInput(f"a job is a Job, not {type(job).__name__}", cure=cure)
@@ -100,7 +103,7 @@ def check_job(job: object) -> Job:
 
 
 def _check_kinds(job: Job) -> None:
-    """Is every field of its kind?  What could be written but never read again would stop whoever reads it."""
+    """Check that every field has its type: a job that is written and cannot be decoded again would block readers."""
     rule: object = job.retry
     if not isinstance(rule, Retry):
         raise InvalidInput(f"{rule!r} is not a retry rule", where="retry", cure="give one, like Retry(attempts_max=5)")
@@ -129,7 +132,7 @@ def _check_words(job: Job) -> None:
 
 
 def check_stop(*, group: str | None = None, target: str | None = None) -> None:
-    """Could a job be of this group, or have this target?"""
+    """Check that the names can be those of a group or of a target."""
     if group is not None:
         check_id(group, what="group")
     if target is not None:
@@ -178,7 +181,10 @@ def _unknown(options: Mapping[str, Any]) -> list[InvalidInput]:
 
 
 def _unknown_option(name: str) -> InvalidInput:
-    """The words of a schedule are no options of a job: in code the schedule is a value of its own, and comes first."""
+    """The error for an option that does not exist.
+
+    Options of a schedule get a cure of their own: in code a schedule is a value, the first argument.
+    """
     for word, example in _SCHEDULE_WORDS.items():
         if name == word or did_you_mean(name, (word,)):
             return InvalidInput(f"unknown option {name!r}", cure=f"give the schedule as the first argument: {example}")
@@ -187,14 +193,14 @@ def _unknown_option(name: str) -> InvalidInput:
     )
 
 
-def _check_schedule(given: object, job_id: str) -> None:
-    if given is None:
+def _check_schedule(value: object, job_id: str) -> None:
+    if value is None:
         return
-    if not isinstance(given, Schedule):
+    if not isinstance(value, Schedule):
         raise InvalidInput(
-            f"{given!r} is not a schedule", cure='write every("30s"), cron("0 6 * * *"), once() or on_event()'
+            f"{value!r} is not a schedule", cure='write every("30s"), cron("0 6 * * *"), once() or on_event()'
         )
-    schedules.validate(given, job_id)
+    schedules.validate(value, job_id)
 
 
 def _params(value: object, source: str) -> dict[str, Any]:
@@ -243,7 +249,7 @@ def _choice(kind: type[_T]) -> Callable[[Any], _T]:
     return read
 
 
-# Of the options but `params`: the field, and how it is read.
+# The field of each option (but `params`), and its reader.
 _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "name": ("name", _text),
     "priority": ("priority", priority_of),

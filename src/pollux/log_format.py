@@ -1,8 +1,8 @@
-"""How does a log record become a line?  Text for people, JSON for machines; no secret, no trick, no endless line.
+"""Log formatters: text for people, JSON for machines.
 
-Whatever wrote the record, also a user's handler or a library, its words are hidden (`pollux.secrets`), then control,
-ANSI and bidirectional characters are escaped, then it is cut.  So nothing that a target answers can forge a line, steer
-a terminal or fill a disk.
+In every record, also of a user's handler or a library, secrets are redacted (`pollux.secrets`), then control, ANSI and
+bidirectional characters are escaped, then the text is cut.  So no answer of a target can forge a line, control a
+terminal or fill a disk.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ FIELDS_MAX = 40
 CUT = "..."
 
 _COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[1;31m", "DEBUG": "\x1b[2m"}
-_PLAIN = "\x1b[0m"
-# What every record has; the rest came with `extra=`.
-_USUAL = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "event", "taskName"})
+_RESET = "\x1b[0m"
+# Attributes of every record; all others come from `extra=`.
+_STANDARD_ATTRIBUTES = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "event", "taskName"})
 
 
 def safe(text: object, length: int = FIELD_CHARS_MAX) -> str:
-    """Text that can stand in a line: without secrets, on one line, and not endless."""
+    """The text on one line, redacted, escaped, and cut to `length` characters."""
     shown = printable(cut(hide(str(text)), length))
     return cut(shown, length)
 
@@ -42,12 +42,12 @@ def cut(text: str, length: int) -> str:
 
 
 def complaint(what: str) -> str:
-    """What a program says before it ends, line by line as it was said: without secrets, and without tricks."""
+    """The last message of a program that ends with an error, redacted and escaped line by line."""
     return "\n".join(printable(line) for line in f"pollux: {hide(what)}".split("\n"))
 
 
 class TextLines(logging.Formatter):
-    """`2026-03-01 08:00:00,123 WARNING job home: ...`; a traceback follows on lines of its own, set in."""
+    """`2026-03-01 08:00:00,123 WARNING job home: ...`; a traceback follows on indented lines."""
 
     def __init__(self, *, moments: str | None = None, colours: bool = False) -> None:
         super().__init__(datefmt=moments)
@@ -59,14 +59,14 @@ class TextLines(logging.Formatter):
         words = f"run {safe(run_id)}: {words}" if run_id else words
         level = f"{record.levelname:<7}"
         colour = _COLOURS.get(record.levelname) if self._colours else None
-        level = f"{colour}{level}{_PLAIN}" if colour else level
+        level = f"{colour}{level}{_RESET}" if colour else level
         lines = [f"{self.formatTime(record, self.datefmt)} {level} {words}"]
         lines += [f"    | {printable(line)}" for line in trace_of(self, record).splitlines()]
         return cut("\n".join(lines), LINE_CHARS_MAX)
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `time level event message`, then what belongs to the event."""
+    """One JSON object a line: `time level event message`, then the fields of the event."""
 
     def format(self, record: logging.LogRecord) -> str:
         event = getattr(record, "event", None)
@@ -87,7 +87,7 @@ class JsonLines(logging.Formatter):
 def write_lines(
     handler: logging.Handler, kind: str, level: int | str, *, moments: str | None = None, colours: bool = False
 ) -> None:
-    """Every log line of this process goes to `handler`, whoever wrote it; also what Python itself would print."""
+    """Send every log line of this process to `handler`, also Python's warnings and errors of threads."""
     handler.setFormatter(JsonLines() if kind == "json" else TextLines(moments=moments, colours=colours))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
@@ -96,7 +96,7 @@ def write_lines(
 
 
 def kind_written() -> str | None:
-    """The kind of lines that this process writes, if `write_lines` was called."""
+    """The kind of lines that this process writes (json or text); None before `write_lines`."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, JsonLines | TextLines):
             return "json" if isinstance(handler.formatter, JsonLines) else "text"
@@ -104,7 +104,7 @@ def kind_written() -> str | None:
 
 
 def _log_thread_error(args: threading.ExceptHookArgs) -> None:
-    """A thread of a handler's own died."""
+    """Log the error that ended a thread, usually one that a handler started."""
     name = args.thread.name if args.thread is not None else "?"
     error = args.exc_value
     if error is not None and not isinstance(error, SystemExit):
@@ -112,15 +112,15 @@ def _log_thread_error(args: threading.ExceptHookArgs) -> None:
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """A record whose arguments do not fit its words is still a record."""
+    """The message of the record; its unformatted text if the arguments do not fit."""
     try:
         return record.getMessage()
-    except Exception as error:  # noqa: BLE001  the words are a stranger's
+    except Exception as error:  # noqa: BLE001  any library may have written the record
         return f"{record.msg} (its arguments do not fit: {type(error).__name__})"
 
 
 def trace_of(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """The traceback that came with the record or its event, or nothing; the end of it tells most."""
+    """The traceback of the record or its event, or an empty text; a long one keeps its end, which explains most."""
     event = getattr(record, "event", None)
     if isinstance(event, Event) and (trace := getattr(event, "traceback", "")):
         return hide(str(trace))
@@ -138,11 +138,11 @@ def _fields_of(record: logging.LogRecord, event: object) -> Iterator[tuple[str, 
         for name in event.__struct_fields__:
             value = getattr(event, name)
             if name == "traceback":
-                continue  # see `trace_of`
+                continue  # formatted by `trace_of`
             yield name, [safe(each, 200) for each in value[:20]] if isinstance(value, tuple) else _value(value)
         return
     yield "logger", safe(record.name)
-    extra = [name for name in vars(record) if name not in _USUAL]
+    extra = [name for name in vars(record) if name not in _STANDARD_ATTRIBUTES]
     for name in extra[:FIELDS_MAX]:
         value = vars(record)[name]
         yield safe(name, 100), MASK if looks_secret(name) and isinstance(value, str) else _value(value)
@@ -157,7 +157,7 @@ def _value(value: object) -> Any:
 
 
 def _encoded(fields: dict[str, Any]) -> str:
-    """The object in one line; if it is too long, its longest texts are cut until it is not."""
+    """The object in one line; its longest texts are cut until it fits."""
     while True:
         line = msgspec.json.encode(fields).decode("utf-8")
         if len(line) <= LINE_CHARS_MAX:
@@ -173,6 +173,6 @@ def _moment(seconds: float) -> str:
 
 
 def _name_of(event: Event) -> str:
-    """`RunSettled`: run_settled."""
+    """`run_settled` for `RunSettled`."""
     name = type(event).__name__
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

@@ -1,6 +1,6 @@
-"""What code runs for a job?  The user's side: handlers by name, the context they are called with, their results.
+"""Handler registry: handlers by name, the context they are called with, and their results.
 
-Only code that was registered here can run: stored rows and API bodies name handlers, never modules.
+Only registered code can run: stored rows and API bodies name handlers, never modules.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from pollux.units import duration_ms, format_size, printable
 FOLLOW_UPS_MAX = 100
 _LOG = getLogger("pollux.handler")
 FINGERPRINT_CHARS_MAX = 400
-CODES_MAX = 500  # handlers whose code a beat tells about
+CODES_MAX = 500  # handlers whose code fingerprint a heartbeat carries
 OWN_PACKAGE = "pollux"
-_KINDS = (str, str, str, int)  # of what a run has of its job
+_COPIED_TYPES = (str, str, str, int)  # types of the fields that a run copies from its job
 
 
 class Changed(Struct, frozen=True):
-    """Return it from a handler: the target changed, and this is the result."""
+    """Handler result: the target changed, and this is its value."""
 
     value: Any = None
 
 
 class Unchanged(Struct, frozen=True):
-    """Return it from a handler: the target is as it was; the earlier result stands."""
+    """Handler result: the target is unchanged, and the earlier result stays."""
 
 
 class Observed(Struct, frozen=True):
-    """Return it from a handler: what was seen and its fingerprint; it changed if that differs from the last one.
+    """Handler result: a value and its fingerprint; the target changed if the fingerprint differs from the last one.
 
-    For results that hold more than what is compared (a duration, a status).  The last fingerprint is in
-    `ctx.job.memory.fingerprint`; a handler that compares by itself says `changed`: True or False, nothing else.
+    For values with parts that must not be compared (a duration, a status).  The last fingerprint is in
+    `ctx.job.memory.fingerprint`; a handler that compares by itself sets `changed` to True or False.
     """
 
     value: Any
@@ -57,23 +57,23 @@ class Observed(Struct, frozen=True):
 
 
 class Rules(Protocol):
-    """What a handler knows about its params beyond their names."""
+    """A handler's checks of its params, beyond their names."""
 
     def check(self, params: Mapping[str, Any], *, partial: bool) -> None:
-        """Raise `InvalidInput` for what cannot be used; `partial`: more params come with the asking."""
+        """Raise `InvalidInput` for invalid params; `partial`: the payload of a run may add more."""
         ...
 
     def check_by_api(self, params: Mapping[str, Any]) -> None:
-        """Raise `InvalidInput` for what only a job of a file or of code may hold."""
+        """Raise `InvalidInput` for params that only a job of a file or of code may have."""
         ...
 
     def target_of(self, params: Mapping[str, Any]) -> str:
-        """The target of a job that names none, or nothing."""
+        """The target of a job that names none, or an empty text."""
         ...
 
 
 class Handler:
-    """A function under a name, and what its signature and its rules say about its params."""
+    """A function under a name, with the params that its signature and its rules allow."""
 
     def __init__(
         self, name: str, call: Callable[..., Any], *, timeout_ms: int | None = None, rules: Rules | None = None
@@ -84,14 +84,14 @@ class Handler:
         self.is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
             getattr(call, "__call__", None)  # noqa: B004  an object whose __call__ is async
         )
-        self.package = str(getattr(call, "__module__", None) or "").partition(".")[0]  # whose code it is
+        self.package = str(getattr(call, "__module__", None) or "").partition(".")[0]
         self._read_signature()
 
     def _read_signature(self) -> None:
         try:
             parameters = list(inspect.signature(self.call).parameters.values())
-        except ValueError as error:  # a function of the interpreter's own that does not tell
-            what = f"handler {self.name!r} does not tell which params it takes"
+        except ValueError as error:  # some built-in functions have no signature
+            what = f"handler {self.name!r} has no signature, so its params are unknown"
             raise InvalidInput(what, cure="wrap it in a function of your own") from error
         self.wants_ctx = bool(parameters) and (parameters[0].name == "ctx" or _is_context(parameters[0].annotation))
         named = parameters[1:] if self.wants_ctx else parameters
@@ -100,7 +100,7 @@ class Handler:
         named = [p for p in named if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         self.allowed = frozenset(p.name for p in named)
         self.required = frozenset(p.name for p in named if p.default is p.empty)
-        self._fitting: tuple[str, ...] | None = None  # names that fitted lately: runs of a job mostly have the same
+        self._fitting: tuple[str, ...] | None = None  # the latest names that fitted: runs mostly have the same ones
 
     def _refuse_late_context(self, first: str, named: Sequence[inspect.Parameter]) -> None:
         if self.wants_ctx or not any(p.name == "ctx" and p.default is p.empty for p in named):
@@ -113,19 +113,19 @@ class Handler:
 
     @cached_property
     def code(self) -> str:
-        """A mark of the file that the function is in; nothing if it is ours, or is in no file that can be read."""
+        """The digest of the function's file; empty for our own code and for files that cannot be read."""
         module = str(getattr(self.call, "__module__", None) or type(self.call).__module__)
         file = getattr(sys.modules.get(module), "__file__", None)
-        return "" if self.package == OWN_PACKAGE or not file else _mark_of_file(file)
+        return "" if self.package == OWN_PACKAGE or not file else _digest_of_file(file)
 
     def bind(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The params as keyword arguments, or an error that names what is missing or unknown."""
-        given = tuple(params)
-        if given == self._fitting:
+        """The params as keyword arguments; missing or unknown ones raise `InvalidInput`."""
+        ordered = tuple(params)
+        if ordered == self._fitting:
             return params
         names = params.keys()
         if self.required <= names and (self.takes_any or names <= self.allowed):
-            self._fitting = given
+            self._fitting = ordered
             return params
         missing = self.required - names
         unknown = () if self.takes_any else names - self.allowed
@@ -143,23 +143,23 @@ class Handler:
         )
 
     def _context_hint(self, missing: Collection[str]) -> str:
-        """The context goes to a first parameter of one name only; people call it otherwise."""
+        """A hint if the first parameter looks like a context under another name than `ctx`."""
         first = next(iter(inspect.signature(self.call).parameters), "")
         if self.wants_ctx or first not in missing or first not in {"context", "c", "cx", "_", "_ctx", "self"}:
             return ""
         return f"; if {first!r} is to be the run's context, call it ctx, or annotate it: {first}: Context"
 
     def check(self, params: Mapping[str, Any], *, partial: bool = False) -> None:
-        """Would a run with these params be called?  For whoever declares a job or asks for a run.
+        """Check the params of a job that is declared, or of a run that is enqueued.
 
-        `partial`: the params of a job that runs when asked may come with the asking; only what is there is looked at.
+        `partial`: the job runs on request, whose payload may add params; only the present ones are checked.
         """
         self.bind({**dict.fromkeys(self.required), **params} if partial else params)
         if self.rules is not None:
             self.rules.check(params, partial=partial)
 
     def adopt(self, job: Job) -> Job:
-        """The job as it is to be stored: its params fit, and its target is named."""
+        """The job to store: its params are checked and its target is set."""
         self.check(job.params, partial=job.schedule is None)
         if self.rules is None:
             return job
@@ -169,20 +169,20 @@ class Handler:
         return job if target == job.target else msgspec.structs.replace(job, target=target)
 
     def invoke(self, ctx: Context, kwargs: Mapping[str, Any]) -> Any:
-        """Call the function; for an async one the answer is its coroutine."""
+        """Call the function; an async one returns its coroutine."""
         return self.call(ctx, **kwargs) if self.wants_ctx else self.call(**kwargs)
 
 
 def _is_context(annotation: Any) -> bool:
-    """Also one that is a text: in quotes, or by `from __future__ import annotations`."""
+    """Whether the annotation is `Context`, also as text: in quotes, or by `from __future__ import annotations`."""
     if isinstance(annotation, str):
         return annotation.strip("'\"").rpartition(".")[2] == "Context"
     return annotation is Context
 
 
 @lru_cache(maxsize=256)
-def _mark_of_file(path: str) -> str:
-    """As it was when the first of its handlers was described, soon after it was imported."""
+def _digest_of_file(path: str) -> str:
+    """The digest of the file at the first call, soon after its import; cached, as the file may be edited later."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123  a module of the user's
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=4)).hexdigest()
@@ -191,14 +191,14 @@ def _mark_of_file(path: str) -> str:
 
 
 class Registry:
-    """Handlers by name, and the jobs this process knows (for follow-ups)."""
+    """Handlers by name, and the jobs that this process declares (for follow-ups)."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
         self._jobs: dict[str, Job] = {}
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._refused: dict[str, InvalidInput] = {}
-        self._written: set[str] = set()  # jobs that this process has found in the store, or put there
+        self._written: set[str] = set()  # jobs that this process has read from the store or written to it
 
     def add(
         self,
@@ -211,7 +211,7 @@ class Registry:
         known = self._handlers.get(name)
         if known is not None and known.call is not call:
             raise InvalidInput(
-                f"two handlers are called {name!r}: {_place(known.call)} and {_place(call)}",
+                f"two handlers are called {name!r}: {_qualified_name(known.call)} and {_qualified_name(call)}",
                 cure="give one of them another name: @app.handler(name=...)",
             )
         handler = Handler(name, call, timeout_ms=None if timeout is None else duration_ms(timeout), rules=rules)
@@ -220,7 +220,7 @@ class Registry:
         return handler
 
     def refuse(self, name: str, why: InvalidInput) -> None:
-        """There is such a handler, but not here: whoever declares a job of it is told why, and so is a run of it."""
+        """Make a handler unavailable in this process: declaring or running a job of it raises `why`."""
         self._refused[name] = why
 
     def refusal(self, name: str) -> InvalidInput | None:
@@ -233,33 +233,33 @@ class Registry:
         return tuple(sorted(self._handlers))
 
     def codes(self) -> tuple[str, ...]:
-        """Marks of the files with their code, in the order of `names`, of so many as a beat carries."""
+        """Digests of the handlers' files, in the order of `names`, as many as a heartbeat carries."""
         return tuple(self._handlers[name].code for name in self.names()[:CODES_MAX])
 
     def of(self, call: Callable[..., Any]) -> Handler | None:
-        """The handler that was made of this function."""
+        """The handler of this function."""
         return next((handler for handler in self._handlers.values() if handler.call is call), None)
 
     def adopt(self, job: Job) -> Job:
-        """The job as it is to be stored; one of a handler that is not known here is left as it is."""
+        """The job to store; a job of an unknown handler is returned unchanged."""
         if (refusal := self._refused.get(job.handler)) is not None:
             raise refusal
         handler = self._handlers.get(job.handler)
         return job if handler is None else handler.adopt(job)
 
     def trial(self) -> Registry:
-        """One that knows the same: what is tried on it changes nothing here."""
+        """A copy for trying a new configuration, without effect on this registry."""
         other = Registry()
         other._handlers, other._jobs, other._refused = dict(self._handlers), dict(self._jobs), dict(self._refused)
         return other
 
     def take(self, other: Registry) -> None:
-        """Handlers that were tried are known from now on; none is forgotten: others may have jobs of it."""
+        """Take over the handlers of a trial; none is removed, as other sources may have jobs of it."""
         self._handlers |= other._handlers
         self._refused = {name: why for name, why in self._refused.items() if name not in self._handlers}
 
     def at_close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Have it called when the node has stopped: handlers give back what they opened."""
+        """Call `close` after the node has stopped, so that handlers release their resources."""
         self._closers.append(close)
 
     async def close(self) -> None:
@@ -275,14 +275,14 @@ class Registry:
             self._jobs.pop(job_id, None)
 
     def unwritten(self, job_id: str) -> Job | None:
-        """A job that this program declares, unless it has been in the store: what is missing then was deleted."""
+        """A declared job that has never been in the store; None for others: one that is missing there was deleted."""
         return None if job_id in self._written else self._jobs.get(job_id)
 
     def mark_written(self, job_ids: Iterable[str]) -> None:
         self._written.update(job_id for job_id in job_ids if job_id in self._jobs)
 
     def job(self, ref: object) -> Job:
-        """The job meant by a Job, an id or a decorated function."""
+        """The job of a Job, an id or a decorated function."""
         if isinstance(ref, Job):
             return ref
         job = self._jobs.get(job_id_of(ref))
@@ -294,7 +294,7 @@ class Registry:
 
 
 def job_id_of(ref: object) -> str:
-    """The id meant by a Job, an id, or a function decorated with `@app.job`."""
+    """The job id of a Job, an id, or a function decorated with `@app.job`."""
     if isinstance(ref, Job):
         return ref.id
     if isinstance(ref, str):
@@ -306,7 +306,7 @@ def job_id_of(ref: object) -> str:
 
 
 class RunLog(LoggerAdapter[Logger]):
-    """A logger whose lines carry whose they are, besides what they are given."""
+    """A logger that adds the ids of a run to the `extra` fields of each line."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
@@ -314,7 +314,7 @@ class RunLog(LoggerAdapter[Logger]):
 
 
 class Context:
-    """What a handler may know and do while it runs.  Its own values, safe to read from any thread."""
+    """Context of one attempt, passed to its handler; safe to read from any thread."""
 
     def __init__(
         self,
@@ -328,35 +328,35 @@ class Context:
         now_ms: Callable[[], int] | None = None,
     ) -> None:
         self.run, self.job, self.handler = run, job, handler
-        self._now_ms = now_ms or clock.now_ms  # the store's time, as well as it is known
-        self.attempt = run.attempt + 1  # failures before this one, and one
-        self.delivery = run.fence  # deliveries, with those that were handed back before a handler began
+        self._now_ms = now_ms or clock.now_ms  # the estimated time of the store
+        self.attempt = run.attempt + 1  # counted from 1; earlier ones failed
+        self.delivery = run.fence  # also counts deliveries that were handed back before a handler began
         self.deadline_ms = deadline_ms
         self.follow_ups: list[Run] = []
         self._progress = ""
         self.cancel_reason = ""
-        self.traceparent = ""  # of this attempt, where runs have traces
+        self.traceparent = ""  # of this attempt, if tracing is on
         self._clock, self._registry = clock, registry
         self._cancelled: Flag | None = None
 
     @property
     def deadline(self) -> datetime:
-        """When the attempt is cut off."""
+        """The time at which the attempt times out."""
         return datetime.fromtimestamp(self.deadline_ms / 1000, UTC)
 
     @property
     def cancelled(self) -> bool:
-        """Has somebody asked this attempt to stop (cancel, timeout, lost lease, shutdown)?"""
+        """Whether this attempt should stop (cancel, timeout, lost lease, shutdown)."""
         return bool(self.cancel_reason)
 
     def cancel(self, reason: str) -> None:
-        """Ask the handler to stop; the first reason stands."""
+        """Request the handler to stop; the first reason is kept."""
         self.cancel_reason = self.cancel_reason or reason
         if self._cancelled is not None:
             self._cancelled.set()
 
     def wait_cancelled(self, seconds: float) -> bool:
-        """For sync handlers: sleep, but wake at once when asked to stop."""
+        """Sleep in a sync handler, but wake at once when the attempt should stop."""
         if self._cancelled is None:
             self._cancelled = Flag()
         if self.cancelled:
@@ -371,13 +371,13 @@ class Context:
 
     @property
     def last_progress(self) -> str:
-        """What `progress` was told last, as it is shown."""
+        """The latest progress, as it is shown."""
         return self._progress
 
     def progress(self, value: float | str, words: str = "", *, of: float | None = None) -> None:
-        """Say how far it is: a fraction (0.4), a count (`progress(3, of=10)`), words, or a number and words.
+        """Report progress: a fraction (0.4), a count (`progress(3, of=10)`), words, or a number and words.
 
-        It costs next to nothing: what was said last is sent to the store about once a second.
+        The call is cheap: only the latest value is sent to the store, about once a second.
         """
         self._progress = progress_text(value, words, of=of)
 
@@ -390,9 +390,9 @@ class Context:
         delay: str | float = 0,
         priority: int | str | None = None,
     ) -> str:
-        """Follow up with a run of another job; it is accepted in the same write as this run's success, or not at all.
+        """Enqueue a follow-up run of another job, in the same write as this run's success or not at all.
 
-        The id of the new run is derived from this one, so a second attempt cannot make a second one.
+        The id of the new run is derived from this run's id, so a second attempt cannot enqueue a second one.
         """
         if self._registry is None:
             raise InvalidInput("this context has no jobs to follow up with")
@@ -412,24 +412,24 @@ class Context:
             key=check_key(key),
             priority=None if priority is None else priority_of(priority),
         )
-        if (type(run.job_id), type(run.group), type(run.target), type(run.priority)) != _KINDS:
+        if (type(run.job_id), type(run.group), type(run.target), type(run.priority)) != _COPIED_TYPES:
             raise InvalidInput(f"{_short(job)} cannot be used", cure="make jobs with the fields and kinds of `Job`")
         self.follow_ups.append(run)
         return run.id
 
 
 def progress_text(value: float | str, words: str = "", *, of: float | None = None) -> str:
-    """One short line that any store and terminal can take: "40%", "30% (3 of 10) reading", "reading"."""
+    """Progress as one short line, safe for any store and terminal: "40%", "30% (3 of 10) reading", "reading"."""
     if isinstance(value, str):
         share: str = value
     else:
         share = f"{value / of:.0%} ({value:,} of {of:,})" if of else f"{value:.0%}"
-    said = f"{share} {words}"  # joined: plain text, whatever kind of text they were
-    return printable(hide(said[: 10 * PROGRESS_CHARS_MAX]).strip())[:PROGRESS_CHARS_MAX]
+    text = f"{share} {words}"  # an f-string: a plain str, also of subclasses of str
+    return printable(hide(text[: 10 * PROGRESS_CHARS_MAX]).strip())[:PROGRESS_CHARS_MAX]
 
 
 def outcome_of(value: object, *, job: Job, started_ms: int, ended_ms: int) -> Outcome:
-    """What a handler's return value means: the result, and whether the target changed."""
+    """The outcome of a handler's return value: the result, and whether the target changed."""
     if value is None:
         return Outcome(started_ms=started_ms, ended_ms=ended_ms)
     if inspect.iscoroutine(value):
@@ -439,48 +439,48 @@ def outcome_of(value: object, *, job: Job, started_ms: int, ended_ms: int) -> Ou
         return Outcome(started_ms, ended_ms, changed=False, fingerprint=job.memory.fingerprint)
     if isinstance(value, Observed):
         return _observed(value, job, started_ms=started_ms, ended_ms=ended_ms)
-    said = isinstance(value, Changed)
+    is_declared = isinstance(value, Changed)
     plain, encoded = as_json(value.value if isinstance(value, Changed) else value)
     fingerprint = hashlib.blake2b(encoded, digest_size=12).hexdigest()
-    changed = said or fingerprint != job.memory.fingerprint
+    changed = is_declared or fingerprint != job.memory.fingerprint
     return Outcome(started_ms, ended_ms, result=plain, changed=changed, fingerprint=fingerprint)
 
 
-def _observed(seen: Observed, job: Job, *, started_ms: int, ended_ms: int) -> Outcome:
-    seen = checked(seen)
-    mark = HIDDEN.hide_in(seen.fingerprint)
-    plain, _ = as_json(seen.value)
-    changed = mark != job.memory.fingerprint if seen.changed is None else seen.changed
-    return Outcome(started_ms, ended_ms, result=plain, changed=changed, fingerprint=mark)
+def _observed(observed: Observed, job: Job, *, started_ms: int, ended_ms: int) -> Outcome:
+    observed = checked(observed)
+    fingerprint = HIDDEN.hide_in(observed.fingerprint)
+    plain, _ = as_json(observed.value)
+    changed = fingerprint != job.memory.fingerprint if observed.changed is None else observed.changed
+    return Outcome(started_ms, ended_ms, result=plain, changed=changed, fingerprint=fingerprint)
 
 
-def checked(seen: Observed) -> Observed:
-    """As it may be recorded; what is of another kind fails the run that made it, before a store sees it."""
-    given: Any = seen.fingerprint
-    mark = str.__str__(given) if isinstance(given, str) else ""
-    if not 0 < len(mark) <= FINGERPRINT_CHARS_MAX or not mark.isprintable():
+def checked(observed: Observed) -> Observed:
+    """The result with its fingerprint as plain `str`; wrong types fail the run before they reach a store."""
+    value: Any = observed.fingerprint
+    fingerprint = str.__str__(value) if isinstance(value, str) else ""
+    if not 0 < len(fingerprint) <= FINGERPRINT_CHARS_MAX or not fingerprint.isprintable():
         raise InvalidInput(
-            f"the handler returned {_short(given)} as a fingerprint",
+            f"the handler returned {_short(value)} as a fingerprint",
             cure=f"give text of 1 to {FINGERPRINT_CHARS_MAX} printable characters: a hash of what is compared",
         )
-    given = seen.changed
-    if given is not None and type(given) is not bool:
+    value = observed.changed
+    if value is not None and type(value) is not bool:
         raise InvalidInput(
-            f"the handler returned Observed(changed={_short(given)})",
+            f"the handler returned Observed(changed={_short(value)})",
             cure="give True or False, as in changed=bool(...), or leave it out: then the fingerprints are compared",
         )
-    return Observed(seen.value, mark, given)
+    return Observed(observed.value, fingerprint, value)
 
 
 def _short(value: object) -> str:
     try:
-        return hide(repr(value))[:60]  # before it is cut: half a secret is one, too
-    except Exception:  # noqa: BLE001  the handler's own object
+        return hide(repr(value))[:60]  # redacted before the cut, which could split a secret
+    except Exception:  # noqa: BLE001  `repr` of a user's object may raise anything
         return f"a {type(value).__name__}"
 
 
 def as_json(value: object) -> tuple[Any, bytes]:
-    """A result as plain data and as bytes, or an error that says why it cannot be kept."""
+    """A result as plain data and as bytes, both redacted; one that cannot be stored raises `InvalidInput`."""
     try:
         encoded = msgspec.json.encode(value, order="deterministic")
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
@@ -498,5 +498,5 @@ def as_json(value: object) -> tuple[Any, bytes]:
     return safe, encoded if safe == plain else msgspec.json.encode(safe, order="deterministic")
 
 
-def _place(call: Callable[..., Any]) -> str:
+def _qualified_name(call: Callable[..., Any]) -> str:
     return f"{getattr(call, '__module__', '?')}.{getattr(call, '__qualname__', call)}"

@@ -1,7 +1,7 @@
-"""How does a process of ours live and end?  Under a warden (`process_guard.py`), so that nothing of it is left behind.
+"""Child processes under a process guard (`process_guard.py`), so that none of their descendants is left behind.
 
-A `Process` is a command in a process group of its own.  `stop` cuts its lifeline, and so does the end of this process:
-then the group is told to end, and killed after its grace.  Whoever waits gets how it ended; nothing waits in a thread.
+A `Process` is a command in a process group of its own.  `stop`, or the end of this process, closes the control socket:
+then the guard sends SIGTERM to the group and kills it after its grace.  Waiting for the end needs no thread.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from typing import IO
 import msgspec
 from msgspec import Struct
 
-STUCK_SECONDS = 5.0  # a warden that has not answered so long after the grace is killed itself
-_WARDEN = str(Path(__file__).with_name("process_guard.py"))
+STUCK_SECONDS = 5.0  # a guard that has not answered so long after the grace is killed itself
+_GUARD = str(Path(__file__).with_name("process_guard.py"))
 
 Stream = int | IO[bytes] | None
 
 
 class ProcessLimits(Struct, frozen=True):
-    """What a process may use; None: as much as the node itself."""
+    """Resource limits of a process; None: the limit of the node itself."""
 
-    memory: int | None = None  # bytes of its own, each of its processes
+    memory: int | None = None  # bytes, for each of its processes
     cpu: int | None = None  # seconds
-    files: int | None = None  # open ones
+    files: int | None = None  # open files
 
 
 class ProcessEnd(Struct, frozen=True):
-    """How a process ended: one of these is set."""
+    """How a process ended: one of `exit_code`, `signal` and `errno` is set."""
 
     exit_code: int | None = None
     signal: int | None = None
     errno: int | None = None  # it could not be started
-    is_unready: bool = False  # and not by its own fault: there was no room for it
+    is_unready: bool = False  # and not by its own fault: the machine lacked resources
 
     @property
     def words(self) -> str:
@@ -58,7 +58,7 @@ def signal_name(ended: ProcessEnd) -> str:
 
 
 class Process:
-    """A command under its warden, started at once; it belongs to the running event loop."""
+    """A command under its guard, started at once; it belongs to the running event loop."""
 
     def __init__(
         self,
@@ -74,15 +74,15 @@ class Process:
         stderr: Stream = None,
         keep: Sequence[int] = (),
     ) -> None:
-        """`keep`: descriptors that it gets; `has_home`: HOME and TMPDIR are a private folder that goes with it."""
+        """`keep`: descriptors it inherits; `has_home`: HOME and TMPDIR are a private folder, removed afterwards."""
         self.pid: int | None = None  # of the command itself, once it is known
         self._grace_ms = grace_ms
         self._loop = asyncio.get_running_loop()
         self._control, theirs = socket.socketpair()
-        words = _words(theirs.fileno(), limits, grace_ms, tempfile.gettempdir() if has_home else "", env)
+        options = _guard_options(theirs.fileno(), limits, grace_ms, tempfile.gettempdir() if has_home else "", env)
         try:
-            self._popen = subprocess.Popen(  # noqa: S603  what is run was checked by whoever asks
-                [sys.executable, "-I", "-S", _WARDEN, *words, "--", *argv],
+            self._popen = subprocess.Popen(  # noqa: S603  the caller has checked the command
+                [sys.executable, "-I", "-S", _GUARD, *options, "--", *argv],
                 env=dict(env),
                 cwd=cwd,
                 stdin=stdin,
@@ -106,11 +106,11 @@ class Process:
         return self._end.done()
 
     async def ended(self) -> ProcessEnd:
-        """How it ended, when it has, with all that it started; to be asked by any number."""
+        """Wait until it and all that it started have ended; any number of callers may wait."""
         return await asyncio.shield(self._end)
 
     def stop(self) -> None:
-        """Tell it to end and kill it after its grace, whoever waits for that; a second time is harmless."""
+        """Request its end, by force after its grace; a second call does nothing."""
         if self._is_stopped or self._end.done():
             return
         self._is_stopped = True
@@ -119,47 +119,48 @@ class Process:
         self._backstop = self._loop.call_later(self._grace_ms / 1000 + STUCK_SECONDS, self._kill)
 
     async def _watch(self) -> ProcessEnd:
-        said = b""
+        received = b""
         try:
             with contextlib.suppress(OSError):
                 while chunk := await self._loop.sock_recv(self._control, 256):
-                    said += chunk
-                    self._learn(said)
+                    received += chunk
+                    self._read_pid(received)
         finally:
             if self._backstop is not None:
                 self._backstop.cancel()
             self._control.close()
-        code = self._popen.wait()  # it has closed its side, which it does by ending
-        return _ended(said.decode().splitlines(), code)
+        code = self._popen.wait()  # returns at once: the guard closes its side by exiting
+        return _process_end(received.decode().splitlines(), code)
 
-    def _learn(self, said: bytes) -> None:
-        first, line, _ = said.partition(b"\n")
-        if self.pid is None and line and first.startswith(b"pid "):
+    def _read_pid(self, received: bytes) -> None:
+        first, newline, _ = received.partition(b"\n")
+        if self.pid is None and newline and first.startswith(b"pid "):
             self.pid = int(first[4:])
 
     def _kill(self) -> None:
-        """The warden itself does not answer (somebody stopped it): end both; the command dies with its warden."""
+        """Kill both, as the guard does not answer (it got SIGSTOP); the command dies with its guard."""
         for pid in (self.pid, self._popen.pid):
             if pid is not None:
                 with contextlib.suppress(OSError):
                     os.killpg(pid, signal.SIGKILL)
 
 
-def _words(control: int, limits: ProcessLimits, grace_ms: int, home: str, env: Mapping[str, str]) -> list[str]:
-    """What the warden is told."""
-    words = {"control": control, "node": os.getpid(), "grace": grace_ms, "home": home, **msgspec.structs.asdict(limits)}
+def _guard_options(control: int, limits: ProcessLimits, grace_ms: int, home: str, env: Mapping[str, str]) -> list[str]:
+    """The guard's command line options."""
+    options = {"control": control, "node": os.getpid(), "grace": grace_ms, "home": home}
+    options |= msgspec.structs.asdict(limits)
     if "LC_CTYPE" not in env:
-        words["unset"] = "LC_CTYPE"  # Python sets it for itself where the locale is C
-    return [f"{name}={value}" for name, value in words.items() if value is not None]
+        options["unset"] = "LC_CTYPE"  # Python sets it for itself where the locale is C
+    return [f"{name}={value}" for name, value in options.items() if value is not None]
 
 
-def _ended(said: list[str], code: int) -> ProcessEnd:
-    """What the warden said; the last word counts, but not starting at all goes before it."""
-    told = dict(line.split(" ", 1) for line in said)
-    if "unready" in told:
-        return ProcessEnd(errno=int(told["unready"]), is_unready=True)
-    if "error" in told:
-        return ProcessEnd(errno=int(told["error"]))
-    if "exit" in told:
-        return ProcessEnd(exit_code=int(told["exit"]))
-    return ProcessEnd(signal=int(told["signal"]) if "signal" in told else max(0, -code) or signal.SIGKILL)
+def _process_end(lines: list[str], code: int) -> ProcessEnd:
+    """The end that the guard reported; a failed start takes precedence over the exit that follows it."""
+    reports = dict(line.split(" ", 1) for line in lines)
+    if "unready" in reports:
+        return ProcessEnd(errno=int(reports["unready"]), is_unready=True)
+    if "error" in reports:
+        return ProcessEnd(errno=int(reports["error"]))
+    if "exit" in reports:
+        return ProcessEnd(exit_code=int(reports["exit"]))
+    return ProcessEnd(signal=int(reports["signal"]) if "signal" in reports else max(0, -code) or signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""How do people write durations, moments, zones and sizes?  Text at the edges, integers inside.
+"""Parsing and formatting of durations, moments, time zones and sizes.
 
-Inside Pollux a duration is an integer of milliseconds, a moment is an integer of UTC milliseconds, a size
-is an integer of bytes.  Whatever cannot be read without guessing is refused with the cure: a moment without
-an offset, a unit in the wrong place, a duration of centuries.
+Inside Pollux a duration is an integer of milliseconds, a moment an integer of UTC milliseconds, a size an integer of
+bytes; texts exist only at the edges.  Ambiguous input is refused with the cure: a moment without an offset, a unit in
+the wrong place, a duration of centuries.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 WEEK_MS = 7 * DAY_MS
-DURATION_MAX_MS = 3_653 * DAY_MS  # ten years: what is longer is a slip of the pen
-MOMENT_MAX_MS = 253_402_300_799_999  # the last millisecond of 9999: no calendar of ours goes further
+DURATION_MAX_MS = 3_653 * DAY_MS  # ten years: a longer one is a typing error
+MOMENT_MAX_MS = 253_402_300_799_999  # the last millisecond of 9999, the limit of `datetime`
 SIZE_MAX_BYTES = 10**15
-TEXT_MAX = 64  # longer text is no duration, moment, zone or size; it is refused unread
+TEXT_MAX = 64  # a longer text is no duration, moment, zone or size and is not parsed
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION_UNITS = {"w": WEEK_MS, "d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": SECOND_MS, "ms": 1}
@@ -43,7 +43,7 @@ _FOREIGN_ZONES = ("right/", "posix/", "posixrules", "localtime", "Factory")
 
 
 def duration_ms(value: str | float) -> int:
-    """Milliseconds of "30s", "1m30s", "250ms", or of a number of seconds; rounded to the nearest one."""
+    """Milliseconds of "30s", "1m30s", "250ms", or of a number of seconds; rounded to the nearest millisecond."""
     if isinstance(value, str):
         exact = _duration_of_text(value)
     elif _is_number(value) and isfinite(value):
@@ -88,7 +88,7 @@ def format_ms(ms: int) -> str:
 
 
 def moment_ms(value: str | datetime) -> int:
-    """UTC milliseconds of an ISO 8601 text or an aware datetime; without an offset it is no moment."""
+    """UTC milliseconds of an ISO 8601 text or an aware datetime; one without an offset is refused."""
     moment = _datetime_of(value)
     if moment.utcoffset() is None:
         raise InvalidInput(
@@ -102,7 +102,7 @@ def moment_ms(value: str | datetime) -> int:
 
 
 def past_ms(text: str, now_ms: int) -> int:
-    """Since when: "2h" means two hours ago, a moment means itself."""
+    """The start of a time range: "2h" means two hours ago, a moment means itself."""
     try:
         return now_ms - duration_ms(text)
     except InvalidInput:
@@ -127,7 +127,7 @@ def _datetime_of(value: object) -> datetime:
 
 
 def format_moment(ms: int, tz: str = "UTC") -> str:
-    """ISO 8601 in a zone, to the second, or to the millisecond where there is one; `moment_ms` reads it back."""
+    """ISO 8601 in a zone, with milliseconds only where they are not zero; `moment_ms` reads it back."""
     if not 0 <= ms <= MOMENT_MAX_MS:
         raise InvalidInput(f"the moment {ms} ms is out of reach", cure="moments go from 1970 to 9999")
     precision = "milliseconds" if ms % SECOND_MS else "seconds"
@@ -143,7 +143,7 @@ def format_moment(ms: int, tz: str = "UTC") -> str:
 
 @lru_cache(maxsize=1024)
 def zone_of(name: str) -> ZoneInfo:
-    """The time zone of that name; a name that nearly is one is answered with the right spelling."""
+    """The time zone of that name; the error for a misspelt one suggests the correct name."""
     cause: Exception | None = None
     if 0 < len(name) <= TEXT_MAX and not name.startswith(_FOREIGN_ZONES):
         try:
@@ -153,7 +153,7 @@ def zone_of(name: str) -> ZoneInfo:
     raise InvalidInput(f"there is no time zone {_short(name)}", where="tz", cure=_zone_cure(name)) from cause
 
 
-# What people call the time of a season, or of a whole country, and a place that has it.
+# Abbreviations of an offset, often of one season, and a zone that has it.
 _ABBREVIATIONS = {
     "cest": "Europe/Berlin", "mesz": "Europe/Berlin", "mez": "Europe/Berlin", "bst": "Europe/London",
     "west": "Europe/Lisbon", "eest": "Europe/Athens", "msk": "Europe/Moscow", "edt": "America/New_York",
@@ -178,7 +178,7 @@ def _zone_cure(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _zone_names() -> tuple[dict[str, str], dict[str, str]]:
-    """Every zone by its name in small letters, and these by the last part of it."""
+    """Every zone by its name in lower case, and these lower-case names by their last part."""
     by_key = {key.casefold(): key for key in sorted(available_timezones())}
     return by_key, {key.rpartition("/")[2]: key for key in sorted(by_key)}
 
@@ -209,7 +209,7 @@ def _size_of_text(text: str) -> Fraction:
 
 
 def format_size(size: int) -> str:
-    """A size for the eye: exact where a unit divides it ("4 MiB", "1 MB"), else three digits ("1.23 MB")."""
+    """A size for display: exact where a unit divides it ("4 MiB", "1 MB"), else three digits ("1.23 MB")."""
     for unit, factor in _SIZE_UNITS.items():
         if size >= factor > 1 and size % factor == 0:
             return f"{size // factor} {unit}"
@@ -226,16 +226,16 @@ def counted(number: int, what: str) -> str:
 
 
 def shell_word(text: str) -> str:
-    """As it can be pasted into a shell: in quotes if it holds what ends a command there, or matches files."""
+    """The text for pasting into a shell, quoted if it contains `?` or `&`."""
     if "?" not in text and "&" not in text:
-        return text  # also the `***` of a password, which has to be written anew
+        return text  # also the `***` of a password, which the user must replace
     from shlex import quote
 
     return quote(text)
 
 
 def _is_number(value: object) -> bool:
-    """`True` is a number to Python only."""
+    """Whether it is a number; a bool is not, although it is an int in Python."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -245,5 +245,5 @@ def _short(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything spelt out that would steer a terminal or break a line."""
+    """The text with all characters escaped that would control a terminal or break a line."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,3 +1,3 @@
-"""Which Pollux is this?"""
+"""Version number of the package."""
 
 __version__ = "0.1.0"

@@ -199,7 +199,10 @@ def test_a_function_that_does_not_tell_its_params_is_a_problem_with_a_line(pollu
     pollux.write("p.yaml", 'jobs:\n  - {id: a, python: "time:time", interval: 1h}\n')
     answer = pollux("check", "-c", "p.yaml")
     assert answer.code == 2
-    assert "p.yaml:2:21: handler 'time:time' does not tell which params it takes; wrap it in a function" in answer.err
+    assert (
+        "p.yaml:2:21: handler 'time:time' has no signature, so its params are unknown; wrap it in a function"
+        in answer.err
+    )
 
 
 def test_params_that_do_not_fit_are_a_problem_with_a_line(pollux):

@@ -14,15 +14,15 @@ from pollux.testing.faults import FaultyStore
 
 
 async def bounded(deadlines, call, seconds=0.01):
-    patience = deadlines.enter(seconds)
+    cut_off = deadlines.enter(seconds)
     try:
         return await call
     except asyncio.CancelledError:
-        if not patience.is_over():
+        if not cut_off.is_over():
             raise
         raise StoreTimeout("too late") from None
     finally:
-        deadlines.leave(patience)
+        deadlines.leave(cut_off)
 
 
 async def for_ever():
@@ -94,7 +94,7 @@ async def test_a_waiter_that_is_cancelled_at_the_same_moment_stays_cancelled():
 
 async def test_of_two_waits_that_end_at_once_the_outer_one_is_over():
     deadlines, outer = Deadlines(), CutOff()
-    asyncio.get_running_loop().call_later(0.01, lambda: (outer.end(), deadlines._look()))
+    asyncio.get_running_loop().call_later(0.01, lambda: (outer.end(), deadlines._end_overdue()))
     try:
         await bounded(deadlines, for_ever(), 0.005)
     except (asyncio.CancelledError, StoreTimeout):
@@ -144,13 +144,13 @@ async def test_an_answer_that_came_while_the_loop_was_held_is_heard():
 
 async def test_one_that_never_comes_is_given_up_a_moment_later_and_the_loop_is_known_to_have_been_held(monkeypatch):
     monkeypatch.setattr("pollux.deadlines.GRACE_S", 0.01)
-    deadlines, patience = Deadlines(), None
+    deadlines, cut_off = Deadlines(), None
     with pytest.raises(asyncio.CancelledError):  # noqa: PT012  the wait itself is what is looked at
-        patience = deadlines.enter(0.01)
+        cut_off = deadlines.enter(0.01)
         hold_the_loop()
         await for_ever()
-    assert patience.is_over()
-    assert patience.held_s > HELD_S / 2
+    assert cut_off.is_over()
+    assert cut_off.held_s > HELD_S / 2
     assert cancelling() == 0
 
 

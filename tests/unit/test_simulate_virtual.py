@@ -106,10 +106,10 @@ def test_a_deadline_a_hair_above_a_microsecond_ends_its_wait_at_the_first_look()
     looks = []
 
     class Counted(Deadlines):
-        def _look(self) -> None:
+        def _end_overdue(self) -> None:
             looks.append(asyncio.get_running_loop().time())
             if len(looks) < 1_000:  # one that stands still would not end the test
-                super()._look()
+                super()._end_overdue()
             else:
                 [patience.end() for patience in self._open]
 
