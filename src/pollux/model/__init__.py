@@ -1,4 +1,4 @@
-"""What are we talking about?  The values, and nothing but values: frozen, comparable, made of plain data."""
+"""Values of the domain: frozen, comparable, made of plain data, without behaviour of their own."""
 
 from pollux.model.conflicts import (
     AT_ODDS_CURE,

@@ -1,7 +1,7 @@
-"""The clock note of a version: the highest time that its leaders planned by, and what was put right after a jump back.
+"""Clock note of a version: the highest time its leaders planned with, and the corrections after a jump back.
 
-`aside:clock:<version>` goes with a plan if it would grow by `NOTED_MS` or more, so no leader plans by a time that lies
-further beyond it.  A leader that finds the store's clock behind it knows that the clock was ahead when others planned.
+A plan carries `aside:clock:<version>` if the note would grow by `NOTED_MS` or more, so no leader plans with a time
+further beyond it.  A leader that finds the store's clock behind the note detects that the clock was ahead earlier.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pollux.model.note import Note
 from pollux.model.unreadable import ASIDE
 from pollux.units import DAY_MS, SECOND_MS, format_moment, format_ms
 
-CLOCK = f"{ASIDE}clock:"  # who watches reads it with what the leader has set aside
-CAME_BACK_MS = 5_000  # a time further ahead was written before the clock came back; servers in step differ by less
-NOTED_MS = 5_000  # what is planned lies less far beyond the note
-TOLD_MS = DAY_MS  # how long after a jump back is reported once it was put right
+CLOCK = f"{ASIDE}clock:"  # below `ASIDE`, so that one read gets it with the notes of unreadable records
+CAME_BACK_MS = 5_000  # a time further ahead was written before the clock came back; synchronized servers differ by less
+NOTED_MS = 5_000  # plans use times less far beyond the note
+REPORTED_MS = DAY_MS  # for this long a corrected jump back is reported
 
 
 class ClockSetBack(Struct, frozen=True):
-    """A jump back of the store's clock, and what the leader has put right since."""
+    """A jump back of the store's clock, and the leader's corrections since."""
 
-    at_ms: int  # when the leader noticed it, by the clock that was set
+    at_ms: int  # when the leader noticed it, by the corrected clock
     by_ms: int
-    jobs: int = 0  # next due times that lay further ahead than the schedule allows
-    runs: int = 0  # retries and visible times that lay further ahead than the policy allows
-    is_over: bool = False  # has the leader looked at all of them?
+    jobs: int = 0  # corrected next due times, further ahead than the schedule allows
+    runs: int = 0  # corrected retries and visible times, further ahead than the policy allows
+    is_over: bool = False  # all jobs and runs have been checked
 
 
 class ClockNote(Struct, frozen=True):
@@ -38,11 +38,11 @@ class ClockNote(Struct, frozen=True):
     back: ClockSetBack | None = None
 
     def is_behind(self, now_ms: int) -> bool:
-        """Is the clock behind the highest time, so that what was planned by it may lie too far ahead?"""
+        """Whether the clock is behind the highest time, so that planned times may be too far ahead."""
         return self.highest_ms > now_ms + CAME_BACK_MS
 
     def words(self, now_ms: int) -> str:
-        """What there is to say of the clock; nothing if it did not come back lately.
+        """The state of the clock as text; empty without a recent jump back.
 
         `the clock came back by 1d at 2026-03-01T08:30:00Z: 12 due times and 1 run were put right`
         """
@@ -51,7 +51,7 @@ class ClockNote(Struct, frozen=True):
             behind = format_ms((self.highest_ms - now_ms) // SECOND_MS * SECOND_MS)
             words = f"the clock is {behind} behind the latest time that was planned by: due times may lie too far ahead"
             return words if self.is_behind(now_ms) else ""
-        if back.is_over and now_ms >= back.at_ms + TOLD_MS:
+        if back.is_over and now_ms >= back.at_ms + REPORTED_MS:
             return ""
         jobs, runs = (
             f"{back.jobs} due time{'' if back.jobs == 1 else 's'}",
@@ -77,7 +77,7 @@ def clock_value(highest_ms: int, back: ClockSetBack | None) -> dict[str, Any]:
 
 
 def clock_note(note: Note) -> ClockNote | None:
-    """What a note says, if it is a clock note that can be used."""
+    """The decoded clock note; None for any other note, or if it cannot be decoded."""
     number = note.key.removeprefix(CLOCK)
     if not note.key.startswith(CLOCK) or not number.isdecimal():
         return None

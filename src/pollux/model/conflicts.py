@@ -1,7 +1,11 @@
-"""Living nodes whose jobs are not those of the latest text of their source.
+"""Conflicts between living nodes: different jobs under one source, or different code under one handler name.
 
-A reload or a deploy goes through the nodes one after the other, so they may differ for a while.  Nodes that go on
-differing are two files or programs of one name, or one of them missed the edit; each runs what the other one declares.
+*Declarations.*  A reload or a deploy reaches the nodes one after the other, so they may differ for a while.  Nodes that
+still differ later are two files or programs of one name, or one of them missed the edit; each runs the other's jobs.
+
+*Handlers.*  A run goes to any node that has a handler of its job's name.  Nodes of one source may differ while a
+release is rolled out; nodes without a common source are different programs, and each would run its own code for the
+other's jobs.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from msgspec import Struct
 
 from pollux.model.node import Declares, Node
 
-SETTLED_MS = 60_000  # so long after a new text and after its own start may a node differ
+SETTLED_MS = 60_000  # a node may differ for this long after a new text, and after its own start
 AT_ODDS_CURE = (
     "if they are two files or programs, give one of them a name of its own (`name: shop` in the file, "
     "Pollux(name=...)); if they are one, let every node have the latest text (pollux reload, or a restart), or give it "
@@ -22,18 +26,18 @@ AT_ODDS_CURE = (
 
 
 class LatestDeclaration(Struct, frozen=True):
-    """The set of jobs that holds for a source, and since when."""
+    """The set of jobs in force for a source, and since when."""
 
     mark: str
     at_ms: int
 
 
 class DeclarationConflict(Struct, frozen=True):
-    """A node that declares other jobs of a source than the latest text, and one that has that text."""
+    """A node that declares other jobs of a source than the latest text, and a node that has that text."""
 
     source: str
     node: str
-    holder: str  # "": none lives
+    holder: str  # "": no living node has it
 
     def __str__(self) -> str:
         if not self.holder:
@@ -42,16 +46,19 @@ class DeclarationConflict(Struct, frozen=True):
 
 
 def may_be_at_odds(nodes: Iterable[Node]) -> bool:
-    """Is the latest text worth a look?  For files always: none of the nodes may have it."""
+    """Whether the latest texts must be read for a comparison: always for files, which no node may have read lately."""
     marks: dict[str, str] = {}
-    told = [each for node in nodes for each in node.declares]
-    return any(_is_file(each.source) or marks.setdefault(each.source, each.mark) != each.mark for each in told)
+    declared = [each for node in nodes for each in node.declares]
+    return any(_is_file(each.source) or marks.setdefault(each.source, each.mark) != each.mark for each in declared)
 
 
 def declaration_conflicts(
     nodes: Iterable[Node], latest: Mapping[str, LatestDeclaration], *, now_ms: int
 ) -> list[DeclarationConflict]:
-    """Of the newest release of each source; who drains is on its way, and an older release is told otherwise."""
+    """Conflicts within the newest release of each source.
+
+    Draining nodes are leaving and do not count; an older release is reported elsewhere.
+    """
     living: dict[str, list[tuple[Node, Declares]]] = {}
     for node in sorted(nodes, key=lambda node: (node.started_ms, node.id)):
         for each in node.declares:
@@ -65,7 +72,7 @@ def declaration_conflicts(
         peers = [(node, each) for node, each in pairs if each.release == newest and not node.draining]
         holder = next((node.id for node, each in peers if each.mark == holds.mark), "")
         if not holder and not _is_file(source):
-            continue  # code that is alone declares its jobs again by itself; a file waits until it is read again
+            continue  # a single program declares its jobs again by itself; a file waits until it is read again
         others = [node for node, each in peers if each.mark != holds.mark and now_ms - node.started_ms >= SETTLED_MS]
         found += [DeclarationConflict(source, node.id, holder) for node in others]
     return found
@@ -75,7 +82,7 @@ def _is_file(source: str) -> bool:
     return source.startswith("file:")
 
 
-PROGRAMS_MAX = 50  # different programs on one store that are compared
+PROGRAMS_MAX = 50  # programs on one store that are compared
 NAMED_MAX = 5
 RIVALS_CURE = (
     "a run of them goes to either node: give the handlers of one program other names (another module, "
@@ -85,7 +92,7 @@ RIVALS_CURE = (
 
 
 class HandlerConflict(Struct, frozen=True):
-    """Two programs, by one node of each, and the handlers of the same name whose code is not the same."""
+    """Handler names under which two programs, represented by a node each, have different code."""
 
     handlers: tuple[str, ...]
     nodes: tuple[str, str]
@@ -99,7 +106,7 @@ class HandlerConflict(Struct, frozen=True):
 
 
 def handler_conflicts(nodes: Iterable[Node]) -> list[HandlerConflict]:
-    """Of all pairs of programs that live; one of which no code or no source is known is not compared."""
+    """Conflicts between all pairs of living programs; those without known code or source are skipped."""
     programs: dict[tuple[object, ...], Node] = {}
     for node in sorted(nodes, key=lambda node: (node.started_ms, node.id)):
         if node.codes and node.declares:

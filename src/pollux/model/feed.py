@@ -1,4 +1,4 @@
-"""What did the leader not do itself?  The entries of its inbox, each written in the write that did it."""
+"""Feed entries: the leader's inbox of changes by others, each written atomically with the change it reports."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pollux.model.run import Cause, RunState
 
 
 class End(Struct, frozen=True, array_like=True, gc=False):  # gc: a value holds no cycle, and there are many
-    """The end of one attempt, by whatever path, and what became of the run."""
+    """The end of one attempt, by any verb, and the state of its run afterwards."""
 
     run_id: str
     job_id: str
-    state: RunState  # what the run is now
+    state: RunState  # the run's state now
     cause: Cause
     due_ms: int
     ended_ms: int
@@ -26,14 +26,14 @@ class End(Struct, frozen=True, array_like=True, gc=False):  # gc: a value holds 
 
 
 class Ended(Struct, frozen=True, tag="ended"):
-    """All that one settle, cancel, claim or delete call ended."""
+    """All ends of one settle, cancel, claim or delete call."""
 
     ends: tuple[End, ...]
 
     def mark(self, entry_id: int) -> tuple[int, int]:
-        """By which a job knows that it has learnt from this entry.
+        """The key by which a job's memory records that it includes this entry.
 
-        The number alone would not do: in another version or store, or in one that was restored, numbers come again.
+        The id alone is not unique: another version, another store or a restored one uses the same ids.
         """
         return entry_id, self.ends[0].ended_ms if self.ends else 0
 
@@ -50,13 +50,13 @@ class JobsDeleted(Struct, frozen=True, tag="deleted"):
 
 
 class JobsMoved(Struct, frozen=True, tag="moved"):
-    """Jobs that came into this version, or left it; where they are now is read."""
+    """Jobs that were moved into this version or out of it; the leader reads where they are now."""
 
     ids: tuple[str, ...]
 
 
 class Arrived(Struct, frozen=True, tag="arrived"):
-    """Runs that came to the gate: made gated by somebody else, retried, revived, handed back or moved here."""
+    """Runs that arrived at the gate: enqueued gated, retried, revived, handed back or moved here."""
 
     run_ids: tuple[str, ...]
 
@@ -66,7 +66,7 @@ class NotesChanged(Struct, frozen=True, tag="notes"):
 
 
 class NodeSeen(Struct, frozen=True, tag="node"):
-    """A node beat for the first time, or with other handlers."""
+    """The first heartbeat of a node, or one with other handlers."""
 
     node: str
 
@@ -75,10 +75,10 @@ Entry = Ended | JobsPut | JobsDeleted | JobsMoved | Arrived | NotesChanged | Nod
 
 
 class Spoilt(Struct, frozen=True):
-    """An entry that cannot be read: put there by hand, cut off, or of a newer release."""
+    """An entry that cannot be decoded: written by hand, truncated, or of a newer release."""
 
     why: str
-    text: str = ""  # how it stands there, as far as it can be shown
+    text: str = ""  # its raw content, as far as it can be shown
 
 
 class FeedItem(Struct, frozen=True):

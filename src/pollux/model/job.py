@@ -1,4 +1,4 @@
-"""What should run, and when?  A job: a definition that lives until it is deleted, and what it has learnt."""
+"""Job: a definition of what to run and when, with the leader's memory of its outcomes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pollux.model.schedule import Cron, Schedule
 from pollux.model.version import SCHEDULER_VERSION
 
 TIMEOUT_MS = 3_600_000
-API_SOURCE = "api"  # of jobs that no file and no code declares
+API_SOURCE = "api"  # source of jobs that no file and no code declares
 RETRY_LIMIT = 100
 ERROR_CHARS_MAX = 8_000
 _Part = TypeVar("_Part", bound=Struct)
 
 
 class Overlap(StrEnum):
-    """What a firing does while an earlier run of its job is still live."""
+    """Policy for a firing while an earlier run of its job is live."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -28,7 +28,7 @@ class Overlap(StrEnum):
 
 
 class Misfire(StrEnum):
-    """What becomes of due times that nobody fired in time."""
+    """Policy for due times that were not fired in time."""
 
     ONE = "one"
     SKIP = "skip"
@@ -36,15 +36,15 @@ class Misfire(StrEnum):
 
 
 class Isolate(StrEnum):
-    """Where a handler of one's own runs."""
+    """The process in which a user's handler runs."""
 
-    SUSPECT = "suspect"  # in the node; after two workers vanished with the run, in a child process
+    SUSPECT = "suspect"  # in the node; in a child process once two workers were lost with the run
     PROCESS = "process"  # always in a child process
     NEVER = "never"  # always in the node
 
 
 class Retry(Struct, frozen=True, omit_defaults=True):
-    """How often and how soon a failed run is tried again: `base * factor ** n` up to `max_ms`, +-`jitter`."""
+    """Retry policy: delays of `base * factor ** n` up to `max_ms`, +-`jitter`."""
 
     attempts_max: int = 5
     base_ms: int = 5_000
@@ -54,30 +54,30 @@ class Retry(Struct, frozen=True, omit_defaults=True):
 
 
 class Memory(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What outcomes taught the leader about a job.  Only the leader writes it."""
+    """Statistics of a job's outcomes, written by the leader only."""
 
     ended: int = 0  # runs that ended by an outcome (done or dead)
     failures: int = 0  # failed ends in a row
-    failing_since_ms: int | None = None  # when the first of them ended
+    failing_since_ms: int | None = None  # end of the first of them
     last_end_ms: int | None = None
     last_success_ms: int | None = None
     last_error_ms: int | None = None
     last_change_ms: int | None = None
     last_error: str = ""
     duration_ms: int = 0  # of the last end
-    fingerprint: str = ""  # of the last result: changed or not
+    fingerprint: str = ""  # of the last result, to detect changes
     dead: int = 0  # dead letters of this job as far as the leader knows
-    recent: str = ""  # the latest ends, a character each, oldest first; `outcome.recent` reads them
+    recent: str = ""  # the latest ends, a character each, oldest first; decoded by `outcome.freshness`
     skips: dict[str, int] = field(default_factory=dict)  # reason -> due times not fired
-    learnt: tuple[tuple[int, int], ...] = ()  # entries that taught it and may still be in the feed: see `Ended.mark`
+    learnt: tuple[tuple[int, int], ...] = ()  # included feed entries that may still be in the feed: see `Ended.mark`
 
 
 class Job(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):  # gc: a value holds no cycle
-    """What to run and when.  Down to `declared` it is the definition; the rest belongs to the store and the leader."""
+    """What to run and when.  Fields down to `declared` are the definition; the store and the leader write the rest."""
 
     id: str
     handler: str
-    schedule: Schedule | None = None  # None: it runs when asked
+    schedule: Schedule | None = None  # None: it runs on request only
     name: str = ""
     params: dict[str, Any] = field(default_factory=dict)
     priority: int = 2
@@ -91,11 +91,11 @@ class Job(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):  # g
     enabled: bool = True
     tags: tuple[str, ...] = ()
     source_id: str = ""
-    source: str = API_SOURCE  # file:<name>, code:<app> or that
+    source: str = API_SOURCE  # file:<name>, code:<app> or api
     release: int = 0
     declared: bool = True  # False: a code job that no living node declares
 
-    scheduler_version: int = SCHEDULER_VERSION  # where it is: the handle that put it says so, and `move_jobs`
+    scheduler_version: int = SCHEDULER_VERSION  # set by the handle that puts it, and by `move_jobs`
     revision: int = 0  # counts changes of the definition, and moves
     next_due_ms: int | None = None
     last_due_ms: int | None = None
@@ -107,48 +107,49 @@ class Job(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):  # g
 
 
 def recurs(schedule: Schedule | None) -> bool:
-    """Will there be another firing by the clock after this one?"""
+    """Whether the schedule has a next firing after each one."""
     return type(schedule).__name__ in {"Interval", "Cron"}
 
 
-_USUAL = Job(id="", handler="")
+_DEFAULT = Job(id="", handler="")
 
 
 def definition(job: Job) -> Job:
-    """The job without what the store and the leader keep beside it; two jobs are the same if these are equal.
+    """The job without the fields of the store and the leader; two jobs are the same if their definitions are equal.
 
-    So are their texts: a value that equals its default is left out of a text only if it is the very default.
+    Equal definitions also have equal JSON.  msgspec omits a default by identity, not by equality, so values that equal
+    their default are replaced by the default object.
     """
-    given: dict[str, Any] = {}
-    if job.memory is not _USUAL.memory:
-        given["memory"] = _USUAL.memory
+    changes: dict[str, Any] = {}
+    if job.memory is not _DEFAULT.memory:
+        changes["memory"] = _DEFAULT.memory
     if job.timeout_ms == TIMEOUT_MS and job.timeout_ms is not TIMEOUT_MS:
-        given["timeout_ms"] = TIMEOUT_MS
+        changes["timeout_ms"] = TIMEOUT_MS
     if job.source == API_SOURCE and job.source is not API_SOURCE:
-        given["source"] = API_SOURCE
-    if job.retry is not _USUAL.retry:
-        given["retry"] = _USUAL.retry if job.retry == _USUAL.retry else _plain(job.retry)
+        changes["source"] = API_SOURCE
+    if job.retry is not _DEFAULT.retry:
+        changes["retry"] = _DEFAULT.retry if job.retry == _DEFAULT.retry else _with_defaults(job.retry)
     if isinstance(job.schedule, Cron):
-        given["schedule"] = _plain(job.schedule)
+        changes["schedule"] = _with_defaults(job.schedule)
     is_new = job.revision == 0 and job.next_due_ms is None and job.last_due_ms is None
-    if is_new and job.scheduler_version == SCHEDULER_VERSION and not given:
+    if is_new and job.scheduler_version == SCHEDULER_VERSION and not changes:
         return job
     return msgspec.structs.replace(
-        job, scheduler_version=SCHEDULER_VERSION, revision=0, next_due_ms=None, last_due_ms=None, **given
+        job, scheduler_version=SCHEDULER_VERSION, revision=0, next_due_ms=None, last_due_ms=None, **changes
     )
 
 
-def _plain(part: _Part) -> _Part:
-    """The same, with the very defaults in the places of their equals."""
+def _with_defaults(part: _Part) -> _Part:
+    """The same value with the default objects in place of their equals."""
     defaults = part.__struct_defaults__
     named = zip(part.__struct_fields__[-len(defaults) :], defaults, strict=True)
-    changed = {name: usual for name, usual in named if getattr(part, name) == usual}
+    changed = {name: default for name, default in named if getattr(part, name) == default}
     return msgspec.structs.replace(part, **changed) if changed else part
 
 
 def is_gated(job: Job) -> bool:
-    """Must the leader let each run of this job through the gate?  Decided when a run is made, by this function only.
+    """Whether each run of this job must pass the leader's gate; decided once, when the run is made.
 
-    A job with a target is: targets can be paused, and limits and breakers go by them.
+    A job with a target is gated: targets can be paused, and limits and breakers apply to them.
     """
     return bool(job.target)

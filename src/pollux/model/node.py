@@ -1,4 +1,8 @@
-"""Who is there?  Nodes, and the leadership of one of them."""
+"""Nodes, their leadership, and the commands that start them.
+
+A node's heartbeat is seconds old, and that of a killed one stays for a while.  Leadership is therefore read from the
+term in the store: functions about leaders expect nodes as `by_term` returns them.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,13 @@ from pollux.model.note import Note
 from pollux.model.version import ALL_VERSIONS, SCHEDULER_VERSION, Version
 from pollux.units import SECOND_MS, format_ms
 
-RENEW_MIN_MS = 250  # what a store may take to answer on an ordinary bad day
+RENEW_MIN_MS = 250  # slow but ordinary answer time of a store
 
 
 class Declares(Struct, frozen=True, omit_defaults=True):
-    """What a node says of one source of jobs: which release of it this is, how many jobs, and a mark of their ids.
+    """One source of jobs that a node declares: its release, the number of jobs, and a digest of their ids (`mark`).
 
-    Nodes of one source with the same mark declare the same jobs, if perhaps not alike.
+    Nodes of one source with equal marks declare the same job ids; the definitions may differ.
     """
 
     source: str
@@ -35,17 +39,17 @@ LOOP_CURE = "a handler computes or blocks on it: make it a plain def, or say iso
 
 
 class NodeLoad(Struct, frozen=True, omit_defaults=True):
-    """What holds a node up, as it saw itself: its event loop, handlers that do not stop, who has all its seats."""
+    """What slows a node down, as reported by itself: a blocked event loop, stuck handlers, all seats taken."""
 
-    held_ms: int = 0  # the longest that the event loop was held in the last minute, if that was long
-    held_by: str = ""  # the handler and the line, if they were seen: "handler fetch, shop.py:31 in parse"
-    stuck: int = 0  # handlers that did not stop at their timeout, and hold a seat each
-    stuck_at: tuple[str, ...] = ()  # the first of them, and their lines
+    held_ms: int = 0  # the longest block of the event loop in the last minute, if it was long
+    held_by: str = ""  # the handler and the line, if known: "handler fetch, shop.py:31 in parse"
+    stuck: int = 0  # handlers that did not stop at their timeout and occupy a seat each
+    stuck_at: tuple[str, ...] = ()  # the first of them, with their lines
     seated: tuple[str, ...] = ()  # handlers with most seats, if all are taken: "fetch (8)"
 
 
 class Node(Struct, frozen=True, omit_defaults=True):
-    """One process, as its last beat described it.  The id is new at every start."""
+    """One process, as described by its last heartbeat.  The id is new at every start."""
 
     id: str
     host: str = ""
@@ -54,28 +58,28 @@ class Node(Struct, frozen=True, omit_defaults=True):
     seats: int = 0
     busy: int = 0
     handlers: tuple[str, ...] = ()
-    codes: tuple[str, ...] = ()  # of the first handlers, in their order: a mark of the file with its code; "": unknown
-    declares: tuple[Declares, ...] = ()  # the sources it declares jobs of
+    codes: tuple[str, ...] = ()  # digests of the files of the first handlers, in their order; "": unknown
+    declares: tuple[Declares, ...] = ()  # the sources whose jobs it declares
     version: str = ""
     draining: bool = False
-    plans: bool = True  # it can lead; those of older releases do not tell
-    leads: int = 0  # the term it believes to hold; 0: none.  Whether it does: `by_term`
+    plans: bool = True  # it can lead; older releases do not report it
+    leads: int = 0  # the term it believed to hold at its heartbeat; 0: none.  The term in the store decides: `by_term`
     leads_ms: int = 0  # since when
-    key: str = ""  # the name of the leadership it belongs to
+    key: str = ""  # the name of its leadership
     beat_ms: int = 0
-    scheduler_version: int = SCHEDULER_VERSION  # the one it serves, or `ALL_VERSIONS`
+    scheduler_version: int = SCHEDULER_VERSION  # the version it serves, or `ALL_VERSIONS`
     load: NodeLoad = NodeLoad()
 
     def serves(self, version: int) -> bool:
         return self.scheduler_version in (version, ALL_VERSIONS)
 
     def does_as(self, other: Node) -> bool:
-        """Is it of use for the same runs?"""
+        """Whether it can run the same runs as the other node."""
         return self.handlers == other.handlers and self.scheduler_version == other.scheduler_version
 
 
 class Term(Struct, frozen=True):
-    """One leadership, numbered.  `now_ms` is the store's clock when it answered."""
+    """One numbered leadership.  `now_ms` is the store's clock at its answer."""
 
     number: int
     holder: str
@@ -84,13 +88,13 @@ class Term(Struct, frozen=True):
 
 
 def declares(source: str, release: int, ids: Iterable[str]) -> Declares:
-    """What a node says of a source with these jobs."""
+    """The declaration of a source with these jobs."""
     names = sorted(ids)
     return Declares(source, release, len(names), blake2b("\n".join(names).encode(), digest_size=6).hexdigest())
 
 
 def unserved(version: int, nodes: Iterable[Node]) -> tuple[str, str] | None:
-    """What is wrong, and what helps, where nodes live and none of them serves this version."""
+    """The problem and its cure if nodes are alive and none of them serves this version."""
     served = sorted({node.scheduler_version for node in nodes})
     if not served or version == ALL_VERSIONS or {version, ALL_VERSIONS} & set(served):
         return None
@@ -99,7 +103,7 @@ def unserved(version: int, nodes: Iterable[Node]) -> tuple[str, str] | None:
 
 
 def held_up(nodes: Iterable[Node], version: int) -> str:
-    """That the event loop of the leader was held in the last minute, by which handler and line; nothing if not."""
+    """The report of a blocked event loop of the leader in the last minute, by handler and line; empty if none."""
     for node in nodes:
         if node.leads and node.serves(version) and node.load.held_ms:
             by = f" by {node.load.held_by}" if node.load.held_by else ""
@@ -108,18 +112,18 @@ def held_up(nodes: Iterable[Node], version: int) -> str:
 
 
 def serve_words(version: int) -> str:
-    """What starts a node that plans this version; where nothing is said it is that of `SCHEDULER_VERSION`."""
-    is_meant = version in (SCHEDULER_VERSION, ALL_VERSIONS)
-    return "pollux serve" if is_meant else f"pollux serve --scheduler-version {version}"
+    """The command that starts a node that plans this version."""
+    is_default = version in (SCHEDULER_VERSION, ALL_VERSIONS)
+    return "pollux serve" if is_default else f"pollux serve --scheduler-version {version}"
 
 
 def move_words(version: int, to: int) -> str:
-    """What takes all jobs of a version over into another one."""
+    """The command that moves all jobs of a version into another one."""
     return f"pollux jobs move --from-version {version} --to-version {to}"
 
 
 def check_term(*, ttl_ms: int, renew_ms: int) -> None:
-    """Refuse times by which a term cannot be kept: a lost renewal must leave time for another, each for an answer."""
+    """Refuse times that leave no room for a second renewal after a lost one, or none for the store's answer."""
     if renew_ms < RENEW_MIN_MS:
         raise InvalidInput(
             f"leader.renew of {format_ms(renew_ms)} is shorter than a store may take to answer",
@@ -133,23 +137,23 @@ def check_term(*, ttl_ms: int, renew_ms: int) -> None:
 
 
 NodeRole = Literal["leader", "standby", "silent", "worker"]
-BEAT_LATE_MS = 30_000  # a node that lives says so every 15 s
+BEAT_LATE_MS = 30_000  # two heartbeats: a node sends one every 15 s
 
 
 class Leadership(Struct, frozen=True):
-    """How one version is led, in words; the cure is empty if nothing is wrong."""
+    """The leadership of one version as text; the cure is empty if nothing is wrong."""
 
     seen: str
     cure: str = ""
     is_led: bool = True
-    can_be: bool = True  # somebody leads, or lives and can
+    can_be: bool = True  # there is a leader, or a living node that can lead
 
 
 def by_term(nodes: Iterable[Node], versions: Iterable[Version]) -> list[Node]:
-    """The nodes, each leading if the store says so now.
+    """The nodes with `leads` set from the terms in the store.
 
-    One that believed so in its last beat, and does not, keeps the time since when (`leads_ms`) without the term: it was
-    killed, or is cut off.  Whoever loses a term and lives says so at once.
+    A node that reported a term it does not hold keeps `leads_ms` without the term: it was killed or is disconnected,
+    because a living node that loses its term sends a heartbeat at once.
     """
     held = {version.leader: version for version in versions if version.leader}
     return [_as_held(node, held.get(node.id)) for node in nodes]
@@ -162,13 +166,13 @@ def _as_held(node: Node, held: Version | None) -> Node:
 
 
 def leader_of(nodes: Iterable[Node]) -> Node | None:
-    """Who leads, of the nodes of one version; of several versions the one of the highest term."""
+    """The leader among the nodes of one version; among those of several versions the one of the highest term."""
     return max((node for node in nodes if node.leads), key=lambda node: node.leads, default=None)
 
 
 def role_of(node: Node) -> NodeRole:
-    """leader; standby: it takes over if the leader goes; worker: it never leads; silent: it led, its term ended, and it
-    has not been heard of since.
+    """The role of a node: leader; standby (takes over if the leader stops); worker (never leads); silent (led until its
+    term ended, without a heartbeat since).
     """
     if node.leads:
         return "leader"
@@ -176,7 +180,7 @@ def role_of(node: Node) -> NodeRole:
 
 
 def leadership(nodes: Sequence[Node], *, now_ms: int, version: int = ALL_VERSIONS) -> Leadership:
-    """How one version is led, by all nodes that live, as their terms stand."""
+    """The leadership of one version, from all living nodes as `by_term` returns them."""
     own = [node for node in nodes if version == ALL_VERSIONS or node.serves(version)]
     leader = leader_of(own)
     others = [node for node in own if role_of(node) == "standby" and now_ms - node.beat_ms <= BEAT_LATE_MS]
@@ -198,7 +202,7 @@ def leadership(nodes: Sequence[Node], *, now_ms: int, version: int = ALL_VERSION
 
 
 def _or_move(nodes: Iterable[Node], version: int, now_ms: int) -> str:
-    """The other cure, where another version is led."""
+    """The alternative cure if another version has a leader."""
     led = [node.scheduler_version for node in nodes if node.leads and now_ms - node.beat_ms <= BEAT_LATE_MS]
     if version == ALL_VERSIONS or not led:
         return ""
@@ -211,7 +215,7 @@ _START_ONE = re.compile(r"start one(?=, or|$)")
 
 
 class StartCommand(Struct, frozen=True, omit_defaults=True):
-    """The latest start of a node that declares this source."""
+    """The latest start of a node that declares this source, kept in a note so that a cure can name the command."""
 
     source: str
     program: str  # "python app.py", "pollux serve -c pollux.yaml"
@@ -226,7 +230,7 @@ class StartCommand(Struct, frozen=True, omit_defaults=True):
 
 
 def starts_in(notes: Iterable[Note]) -> tuple[StartCommand, ...]:
-    """Those that can be read."""
+    """The start commands in these notes; notes that cannot be decoded are skipped."""
     found = []
     for note in notes:
         try:
@@ -237,7 +241,7 @@ def starts_in(notes: Iterable[Note]) -> tuple[StartCommand, ...]:
 
 
 def with_start(cure: str, starts: Sequence[StartCommand], *, version: int, source: str = "") -> str:
-    """The cure with the command by which this app was started, in place of `serve_words` and behind "start one"."""
+    """The cure with the recorded start command of this app in place of `serve_words` and after "start one"."""
     own = [each for each in starts if source and each.source == source]
     known = own or [each for each in starts if each.version == version]
     words = " or ".join(dict.fromkeys(map(str, known[:NAMED_MAX])))

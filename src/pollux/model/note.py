@@ -1,11 +1,10 @@
-"""What else must all nodes know?  Notes: small named values with a revision and perhaps an end.
+"""Notes: small named values shared by all nodes, with a revision and optionally an expiry; and audit lines.
 
 A **stop** is a note that forbids runs: `stop:all`, `stop:job:<id>`, `stop:group:<name>`, `stop:target:<name>`.
-`stop:claims` forbids no run by name: while it stands nobody claims any, and what is due is planned all the same;
-`stop:claims:<node>` asks that of one node.
+`stop:claims` suspends all claims while planning goes on (a drain); `stop:claims:<node>` those of one node.
 
-A **setting** is a note that says how nodes run: `setting:<option>`, like `setting:pool.seats`.  Stops and settings
-**steer**: every node hears of them with its next claim.
+A **setting** is a note that overrides an option of all nodes: `setting:<option>`, like `setting:pool.seats`.  Every
+node learns of changed stops and settings (the **steering** notes) with its next claim.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from pollux.units import SECOND_MS, format_moment
 
 STOP = "stop:"
 DRAIN = "stop:claims"
-MOVE = "a move of the store"  # who drains the workers of one that was moved away
+MOVE = "a move of the store"  # `Drained.by` of the workers of a store that was moved away
 SETTING = "setting:"
-STEERING = (STOP, SETTING)  # what the `stops_revision` of a claim tells of
-TURN = "turn:"  # asks the leader for a turn now; it answers beside it
-SOURCE = "source:"  # and version and source: which sets of jobs it had, by their marks
+STEERING = (STOP, SETTING)  # covered by the `stops_revision` of a claim
+TURN = "turn:"  # requests a turn of the leader now; the leader answers in a note of its own
+SOURCE = "source:"  # and version and source: the digests of the sets of jobs that it had
 NOTE_BYTES_MAX = 64_000
 
 
@@ -35,7 +34,7 @@ class Note(Struct, frozen=True, omit_defaults=True):
 
 
 class NotePut(Struct, frozen=True, omit_defaults=True):
-    """Write a note.  `revision` None: whatever is there; 0: only if there is none; n: only over that revision.
+    """Write a note.  `revision` None: unconditionally; 0: only if there is none; n: only over that revision.
     `value` None deletes it.
     """
 
@@ -46,14 +45,14 @@ class NotePut(Struct, frozen=True, omit_defaults=True):
 
 
 class Drained(Struct, frozen=True):
-    """Workers that were asked to claim nothing."""
+    """A drain: one or all workers claim nothing."""
 
     node: str | None  # None: all
     reason: str = ""
     by: str = ""
     at_ms: int = 0
-    expires_ms: int | None = None  # of one that ends by itself: somebody moves the store, and asks again and again
-    is_over: bool = False  # of a move of the store
+    expires_ms: int | None = None  # of a drain by a move in progress, which renews it
+    is_over: bool = False  # the move of the store is complete
 
     def __str__(self) -> str:
         """`all workers are drained by ann since 2026-11-16T06:48:27Z (database moves)`"""
@@ -73,20 +72,20 @@ class Drained(Struct, frozen=True):
 
     @property
     def ends(self) -> str:
-        """What ends it, in a sentence."""
+        """How it ends, as text."""
         return self.cure if self.expires_ms is not None or self.by == MOVE else f"`{self.cure}` ends it"
 
 
 def drained_of(note: Note) -> Drained | None:
-    """The drain that a note asks for, if it is one."""
+    """The drain of a note; None for any other note."""
     key, _, node = note.key.removeprefix(STOP).partition(":")
     if not note.key.startswith(DRAIN) or key != "claims":
         return None
     value = note.value if isinstance(note.value, dict) else {}
-    said = {name: str(value.get(name) or "") for name in ("reason", "by")}
+    texts = {name: str(value.get(name) or "") for name in ("reason", "by")}
     return Drained(
         node or None,
-        **said,
+        **texts,
         at_ms=int(value.get("at_ms") or 0),
         expires_ms=note.expires_ms,
         is_over=value.get("is_over") is True,
@@ -94,23 +93,25 @@ def drained_of(note: Note) -> Drained | None:
 
 
 def drain_key(node_id: str | None = None) -> str:
-    """The note's key that asks all nodes, or one, to claim nothing."""
+    """The key of the note that drains all nodes, or one."""
     return DRAIN if node_id is None else f"{DRAIN}:{node_id}"
 
 
 def stop_key(kind: str, name: str = "") -> str:
-    """The note's key for a pause of `all`, or of a `job`, `group` or `target` by name."""
+    """The key of the note that pauses `all`, or a `job`, `group` or `target` by name."""
     return f"{STOP}{kind}" if kind == "all" else f"{STOP}{kind}:{name}"
 
 
 class AuditLine(Struct, frozen=True, omit_defaults=True):
+    """One line of the audit log, chained to the one before by its hash."""
+
     at_ms: int
     actor: str
     action: str
     subject: str
     detail: str = ""
     seq: int = 0
-    chain: str = ""  # hash over the predecessor's chain and this line
+    chain: str = ""  # hash of the predecessor's chain and this line
 
 
 def chained(line: AuditLine, *, before: str) -> str:

@@ -1,4 +1,4 @@
-"""How did an attempt end (outcome), and what follows from it (verdict)?"""
+"""Outcome (how an attempt ended) and verdict (what follows for its run)."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ class Outcome(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value
     fault: Fault | None = None
     error: str = ""  # "ConnectionError: refused", capped
     result: Any = None  # JSON
-    changed: bool | None = None  # None: nobody knows
+    changed: bool | None = None  # None: unknown
     fingerprint: str = ""
-    retry_after_ms: int | None = None  # the source said not before
-    crashed: bool = False  # the child that it ran in died without a word; the run's `crashes` go up
-    traceback: str = ""  # lines: the last frames of the user's code where it broke, capped
+    retry_after_ms: int | None = None  # earliest retry that the target asked for
+    crashed: bool = False  # its child process died without a result; the run's `crashes` is incremented
+    traceback: str = ""  # lines: the last frames of the user's code, capped
 
 
 class Done(Struct, frozen=True, tag="done", omit_defaults=True, gc=False):
-    """The run is over.  `failed`: it did not succeed, and the next firing of its job is the retry."""
+    """The run is finished.  `failed`: it failed, and the next firing of its job serves as the retry."""
 
     failed: bool = False
-    clears: bool = False  # a success that takes its recurring job's dead letter away
+    clears: bool = False  # a success that deletes its recurring job's dead letter
 
 
 class RetryAt(Struct, frozen=True, tag="retry"):
-    """Again, not before `at_ms`; charged as a failure."""
+    """Retry, not before `at_ms`; counted as a failure."""
 
     at_ms: int
 
 
 class Dead(Struct, frozen=True, tag="dead", omit_defaults=True):
-    """Given up on.  `sole`: it takes the place of the job's earlier dead letter and carries its count on."""
+    """Becomes a dead letter.  `sole`: it replaces the job's earlier dead letter and continues its count."""
 
     reason: str
     sole: bool = False
@@ -53,13 +53,13 @@ class Cancelled(Struct, frozen=True, tag="cancelled"):
 
 
 class Back(Struct, frozen=True, tag="back", omit_defaults=True):
-    """Handed back uncharged, ready at once (drain), or not before `at_ms` (a suspect waits for its turn)."""
+    """Handed back without counting a failure, ready at once (drain) or not before `at_ms` (a suspect run)."""
 
     at_ms: int = 0
 
 
 class Hold(Struct, frozen=True, tag="hold"):
-    """Handed back to the gate uncharged, with the reason in words (stopped, unknown handler)."""
+    """Handed back to the gate without counting a failure, with the reason as text (stopped, unknown handler)."""
 
     reason: str
 

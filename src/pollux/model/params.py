@@ -1,4 +1,4 @@
-"""What may a run be told, and how urgent is it?  Params are plain JSON of bounded size, priorities 1 to 3."""
+"""Checks of params (plain JSON of bounded size) and priorities (1 to 3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAYLOAD_BYTES_MAX = 256_000
 RESULT_BYTES_MAX = 64_000
 PRIORITIES = {"high": 1, "normal": 2, "low": 3}
 _TEXTS = frozenset({str})
-_FLAT = frozenset({str, int, bool, type(None)})  # what JSON gives back as it was
+_FLAT = frozenset({str, int, bool, type(None)})  # types that JSON returns unchanged
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -28,12 +28,12 @@ def priority_of(value: object) -> int:
 
 
 def check_params(value: object) -> dict[str, Any]:
-    """Params are a mapping of names to JSON, not too big; the answer is a copy of plain data."""
+    """A copy of the params as plain data; refused if they are not a mapping of names to JSON, or too big."""
     return params_and_json(value)[0]
 
 
 def params_and_json(value: object) -> tuple[dict[str, Any], bytes]:
-    """The same, and the JSON that it was written as on the way."""
+    """The result of `check_params`, and its JSON."""
     flat: dict[str, Any] | None = None
     if type(value) is not dict or not _TEXTS.issuperset(map(type, value)):
         _check_names(value)

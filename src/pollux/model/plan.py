@@ -1,4 +1,4 @@
-"""What does the leader write in one turn?  A plan: one atomic write of absolute values, harmless to repeat."""
+"""Plan: the leader's write of one turn, atomic, with absolute values, safe to repeat."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pollux.model.run import Run
 FIRINGS_MAX = 100  # firings and releases together
 UPDATES_MAX = 100
 NOTES_MAX = 50
-UNREAD_MAX = 1_000  # unread ends that a firing looks at, the latest first
+UNREAD_MAX = 1_000  # unread ends that a firing checks, the latest first
 BEHIND_MAX = 1_000  # live runs of its job behind which a firing waits
 
 
 class Firing(Struct, frozen=True, omit_defaults=True):
-    """Make `run`, if the job still has `revision` and its last due lies before the run's; move the job on.
+    """Insert `run` if the job still has `revision` and its last due time is before the run's; advance the job.
 
-    `overlap` is a guard kept inside the write, against the live runs of the job that overlap (`Run.overlaps_at`): its
-    firings, and what somebody asked for as soon as it could start.  SKIP makes no run while there is one; QUEUE and
-    CANCEL make it held ("waits for the previous run"), or none if one waits so already or there are more than
-    `BEHIND_MAX`; ALLOW looks at nothing.  CANCEL besides asks the leased runs of the schedule to stop, and if the new
-    one is made those that only waited end; what somebody asked for is let be, and waited for.
-    Where no run is made for that reason `if_overlapped` becomes the job's memory.
+    `overlap` is checked inside the write, against the live runs of the job that overlap (`Run.overlaps_at`): firings,
+    and requested runs from when they can start.  SKIP inserts no run while there is one.  QUEUE and CANCEL insert it
+    held ("waits for the previous run"), or not at all if another one is held so or more than `BEHIND_MAX` overlap.
+    ALLOW checks nothing.  CANCEL also requests the leased scheduled runs to stop and, if the new run is inserted,
+    cancels those that were waiting; it never cancels requested runs, but waits for them.
+    If no run is inserted for that reason, `if_overlapped` becomes the job's memory.
 
-    Where none overlaps, all but ALLOW look into the feed: a run that ended after the plan had read it has taught the
-    job nothing yet.  Then the firing is *unread*: no run is made, and the job stays due at this very time.
+    If none overlaps, all but ALLOW check the feed: the job's memory does not include a run that ended after the plan
+    read the feed.  Such a firing is *unread*: no run is inserted, and the job stays due at the same time.
     """
 
     run: Run
@@ -42,9 +42,10 @@ class Firing(Struct, frozen=True, omit_defaults=True):
 class Release(Struct, frozen=True, omit_defaults=True):
     """Held -> ready.
 
-    `alone`: a firing that begins, unless its runs may overlap.  It stays held ("waits for the previous run") while
-    another run of its job overlaps, but for those that wait so themselves, or while an end of its job is unread (see
-    `Firing`); the answer then names it.  Of several of a job in one plan the first begins, whatever they were held for.
+    `alone`: set for the first attempt of a firing whose job allows no overlap.  The run stays held ("waits for the
+    previous run") while another run of its job overlaps that does not wait so itself, or while an end of its job is
+    unread (see `Firing`); the answer then names it.  Of several runs of a job in one plan the first is released,
+    whatever they were held for.
     """
 
     run_id: str
@@ -52,14 +53,14 @@ class Release(Struct, frozen=True, omit_defaults=True):
 
 
 class Holding(Struct, frozen=True):
-    """A held run's reason, whenever it changes."""
+    """The new reason of a held run."""
 
     run_id: str
     reason: str
 
 
 class Earlier(Struct, frozen=True):
-    """A held or ready run that becomes visible later than at that time: it does then.  Of any other: nothing."""
+    """Lower the visible time of a held or ready run to `visible_ms`; no effect if it is earlier already."""
 
     run_id: str
     visible_ms: int
@@ -71,7 +72,7 @@ class CancelOrder(Struct, frozen=True):
 
 
 class JobUpdate(Struct, frozen=True, omit_defaults=True):
-    """The leader's own columns of a job, applied only if it still has `revision`.  `last_due_ms` never goes back."""
+    """The leader's columns of a job, written only if it still has `revision`.  `last_due_ms` never decreases."""
 
     job_id: str
     revision: int
@@ -82,8 +83,8 @@ class JobUpdate(Struct, frozen=True, omit_defaults=True):
 
 class Plan(Struct, frozen=True, omit_defaults=True):
     consumed: tuple[int, ...] = ()
-    spoilt: tuple[int, ...] = ()  # of them: those that could not be read; whether they were ever counted nobody knows
-    read: tuple[int, ...] = ()  # entries that it knows, too, but leaves; said if something fires or goes on alone
+    spoilt: tuple[int, ...] = ()  # consumed entries that could not be decoded; it is unknown whether they were counted
+    read: tuple[int, ...] = ()  # entries that were read but stay; listed if something fires or is released `alone`
     firings: tuple[Firing, ...] = ()
     releases: tuple[Release, ...] = ()
     holds: tuple[Holding, ...] = ()
@@ -94,16 +95,16 @@ class Plan(Struct, frozen=True, omit_defaults=True):
 
     @property
     def known(self) -> tuple[int, ...]:
-        """The entries that it has read, consumed or not."""
+        """All entries that were read, consumed or not."""
         return self.read + self.consumed
 
     @property
     def moves_runs(self) -> bool:
-        """Does any run come, go, or go on with it?"""
+        """Whether it inserts, releases, holds or cancels any run, or lowers its visible time."""
         return bool(self.firings or self.releases or self.holds or self.earlier or self.cancels)
 
     def kept(self, answers: Sequence[Answer]) -> frozenset[int]:
-        """The consumed entries that stay: an update that was to learn from them is stale, as these answers tell."""
+        """The consumed entries that stay in the feed because the update that includes them was answered STALE."""
         if Answer.STALE not in answers:
             return frozenset()
         stale = [update for update, answer in zip(self.updates, answers, strict=True) if answer is Answer.STALE]

@@ -1,4 +1,4 @@
-"""What does a store say?  The answers that the pure rooms read too."""
+"""Results of store calls that the pure packages read too."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from msgspec import Struct
 
 class Answer(StrEnum):
     OK = "ok"
-    ALREADY = "already"  # the same id or token did it before: as good as ok
-    LOST = "lost"  # the token is no longer current, or the thing is gone
-    CONFLICT = "conflict"  # a key, a revision, a release or a source stands against it
-    STALE = "stale"  # computed from an older revision, or of a job that is not there
+    ALREADY = "already"  # an earlier call with the same id or token did it: equivalent to ok
+    LOST = "lost"  # the token is no longer current, or the object no longer exists
+    CONFLICT = "conflict"  # of a key, a revision, a release or a source
+    STALE = "stale"  # computed from an older revision, or for a job that does not exist
     FENCED = "fenced"  # the term is not the current one
-    FULL = "full"  # a line is full
-    BUSY = "busy"  # try again
-    OVERLAPPED = "overlapped"  # no run was made: another of the job is live (see `Run.overlaps_at`)
-    WAITS = "waits"  # advance only: made, but held behind other runs of the job
-    UNREAD = "unread"  # advance only: no run was made, an end of the job is in the feed that the plan has not read
+    FULL = "full"  # a queue is full
+    BUSY = "busy"  # retry
+    OVERLAPPED = "overlapped"  # no run was inserted: another one of the job is live (see `Run.overlaps_at`)
+    WAITS = "waits"  # advance only: inserted, but held behind other runs of the job
+    UNREAD = "unread"  # advance only: no run was inserted, the feed has an end of the job that the plan has not read
 
 
 class Counts(Struct, frozen=True):
-    """How many there are: exact to 10,000 and at least 10,001 beyond, so that a count never scans a store."""
+    """Counts of a version: exact up to 10,000, beyond that at least 10,001, so that a count never scans a store."""
 
     held: int
-    ready: int  # waiting for a retry or a later time counts as ready
+    ready: int  # includes runs that wait for a retry or a later time
     leased: int
     dead: int
     feed: int  # unread entries
@@ -34,7 +34,7 @@ class Counts(Struct, frozen=True):
 
 
 def queue_words(counts: Counts, waiting: int) -> str:
-    """How many runs are live, by state, as `pollux runs --state` lists them; `waiting`: of them could be claimed."""
+    """The live runs by state, as `pollux runs --state` lists them; `waiting`: ready runs that can be claimed now."""
     later = max(0, counts.ready - waiting)
     some = f" ({later:,} of them for later)" if later else ""
     many = f"{counts.ready:,} run{'' if counts.ready == 1 else 's'}"
@@ -45,14 +45,14 @@ AHEAD_MAX = 100_000  # ready runs ahead of one that a store counts exactly
 
 
 class QueueDepth(Struct, frozen=True):
-    """The ready runs of one priority: how many are visible by now (as in `Counts`), and since when the first."""
+    """The ready runs of one priority: the number of visible ones (limited as in `Counts`), and the earliest time."""
 
     ready: int
-    first_ms: int | None  # of those that are not yet visible, too; None: there is none at all
+    first_ms: int | None  # earliest visible time, also of runs that are not yet visible; None: there is no ready run
 
 
 class Advanced(Struct, frozen=True):
-    """`answer` ok: the plan is written, item by item as told below.  fenced: nothing is."""
+    """Result of `advance`.  `answer` ok: the plan is written, with an answer for each item; fenced: nothing is."""
 
     answer: Answer
     now_ms: int
@@ -60,4 +60,4 @@ class Advanced(Struct, frozen=True):
     updates: tuple[Answer, ...] = ()  # ok, stale
     ready: int = 0  # ready runs now
     seats: int = 0  # of living nodes
-    waiting: tuple[str, ...] = ()  # of the releases: those that wait on, because they are not alone
+    waiting: tuple[str, ...] = ()  # releases with `alone` that stay held

@@ -1,4 +1,7 @@
-"""What is one firing of a job?  A run: queued, leased, retried, ended.  `run_of` is the one way it is made."""
+"""Run: one firing of a job, its states and their transitions.
+
+`run_of` constructs every run of a job.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from pollux.model.job import Job, is_gated
 from pollux.model.version import SCHEDULER_VERSION
 
 AT_THE_GATE = "at the gate"
-PREVIOUS_RUN = "waits for the previous run"  # the reason of a firing that is not alone
-PROGRESS_CHARS_MAX = 200  # of what a handler says of its progress
-TRIED_MAX = 5  # earlier attempts that a run remembers
+PREVIOUS_RUN = "waits for the previous run"  # held reason of a firing behind another run of its job
+PROGRESS_CHARS_MAX = 200
+TRIED_MAX = 5  # earlier attempts that a run keeps
 TRIED_CHARS_MAX = 500  # of the error of each
 
 
@@ -28,13 +31,13 @@ class RunState(StrEnum):
     CANCELLED = "cancelled"
 
 
-_TRACE = "\n\x1e"  # between an error and its traceback; errors of attempts hold no control characters
+_TRACE = "\n\x1e"  # separates an error from its traceback; errors of attempts contain no control characters
 LIVE = frozenset({RunState.HELD, RunState.READY, RunState.LEASED})
 FINISHED = frozenset({RunState.DONE, RunState.DEAD, RunState.CANCELLED})
 
 
 class Cause(StrEnum):
-    """Who asked for a run."""
+    """Why a run was made."""
 
     SCHEDULE = "schedule"
     FORCED = "forced"
@@ -42,9 +45,9 @@ class Cause(StrEnum):
 
 
 class Tried(Struct, frozen=True, array_like=True):
-    """An attempt that failed, or whose lease was lost, and after which the run was to be tried again."""
+    """A failed attempt, or one that lost its lease, after which the run was to be retried."""
 
-    fence: int  # which delivery it was; 0: nobody knows any more
+    fence: int  # the number of its delivery; 0: unknown
     started_ms: int
     ended_ms: int
     error: str  # capped
@@ -52,14 +55,14 @@ class Tried(Struct, frozen=True, array_like=True):
 
 
 class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value holds no cycle, and there are many
-    """One firing.  Routing (priority, group, target, gated) is copied from the job when the run is made."""
+    """One firing.  Routing fields (priority, group, target, gated) are copied from the job when the run is made."""
 
     id: str
     job_id: str
     due_ms: int
     cause: Cause = Cause.SCHEDULE
-    key: str | None = None  # at most one live run each
-    payload: dict[str, Any] | None = None  # laid over the job's params
+    key: str | None = None  # unique among live runs
+    payload: dict[str, Any] | None = None  # overrides the job's params by name
     priority: int = 2
     group: str = ""
     target: str = ""
@@ -67,28 +70,26 @@ class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value hol
     state: RunState = RunState.READY
     held_reason: str = ""
     visible_ms: int = 0
-    attempt: int = 0  # charged failures
-    lease_losses: int = 0  # workers that vanished with it
-    crashes: int = 0  # proved deaths of an isolated child
-    fence: int = 0  # deliveries so far; never goes back
-    token: str = ""  # of the current delivery; on a finished run, of the last
+    attempt: int = 0  # counted failures
+    lease_losses: int = 0  # workers that died or stalled while they held it
+    crashes: int = 0  # confirmed deaths of an isolated child
+    fence: int = 0  # deliveries so far; never decreases
+    token: str = ""  # of the current delivery; of the last one once the run is finished
     owner: str = ""  # the node that holds the lease
     lease_until_ms: int = 0
-    cancel: str = ""  # a request beside the lease, with its reason
+    cancel: str = ""  # reason of a requested cancellation of a leased run
 
-    # How it went: of the last attempt that ended, and for good once the run is finished; see `as_it_is`.
+    # Result of the last attempt that ended, final once the run is finished; see `as_it_is`.
     started_ms: int | None = None
     finished_ms: int | None = None
     failed: bool = False
     changed: bool | None = None
     error: str = ""
     result: Any = None
-    deaths: int = 1  # how many dead letters of its recurring job this one stands for
-    progress: str = ""  # what its handler said last, in this delivery; it stays after the end
-    tried: tuple[
-        Tried, ...
-    ] = ()  # the latest attempts that were in vain, oldest first; the last one's error stands above
-    scheduler_version: int = SCHEDULER_VERSION  # its job's as long as it lives; where it ended once it is finished
+    deaths: int = 1  # number of dead letters of its recurring job that this one represents
+    progress: str = ""  # latest progress of its handler in this delivery; kept after the end
+    tried: tuple[Tried, ...] = ()  # the latest failed attempts, oldest first; the error of the last one is `error`
+    scheduler_version: int = SCHEDULER_VERSION  # its job's while it is live; the one it ended in once it is finished
     traceback: str = ""  # of `error`
 
     @property
@@ -97,51 +98,51 @@ class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value hol
 
     @property
     def dead_letters(self) -> int:
-        """For how many dead letters it stands, itself among them; none once it was replaced or cleared."""
+        """The number of dead letters it represents, itself included; 0 if it is not dead."""
         return self.deaths if self.state is RunState.DEAD else 0
 
     @property
     def failing_since_ms(self) -> int | None:
-        """When the first of its failed or lost attempts ended, as far as it remembers them; None: none failed."""
-        in_vain = self.tried[-(self.attempt + self.lease_losses) :] if self.attempt else ()
-        return in_vain[0].ended_ms if in_vain else None
+        """The end of its first failed or lost attempt, among those kept in `tried`; None: none failed."""
+        failed = self.tried[-(self.attempt + self.lease_losses) :] if self.attempt else ()
+        return failed[0].ended_ms if failed else None
 
     def is_retried_at(self, now_ms: int) -> bool:
-        """Has it failed, and waits for its next attempt?"""
+        """Whether it has failed and waits for its next attempt."""
         return bool(self.attempt) and self.state in {RunState.HELD, RunState.READY} and self.visible_ms > now_ms
 
     def overlaps_at(self, now_ms: int) -> bool:
-        """Does it, live, keep a firing of its job from beginning?
+        """Whether this live run blocks the start of a firing of its job.
 
-        Every firing does, also one that is to be tried again.  A run that somebody asked for does from when it could
-        start: until then, put off by its maker or by a retry, it is in nobody's way.
+        A scheduled run always does, also between its attempts.  A requested run does from when it can start, not while
+        it is delayed by its caller or by a retry.
         """
         return self.cause is Cause.SCHEDULE or self.state is RunState.LEASED or self.visible_ms <= now_ms
 
     @property
     def is_behind(self) -> bool:
-        """Does it wait for other runs of its job to end?"""
+        """Whether it waits for other runs of its job to end."""
         return self.state is RunState.HELD and self.held_reason == PREVIOUS_RUN
 
 
 def lease_lost(fence: int, owner: str, until_ms: int) -> Tried:
-    """What is known of an attempt whose worker was never heard of again."""
+    """The record of an attempt whose lease expired."""
     return Tried(fence, until_ms, until_ms, f"its lease ran out: node {owner!r} died or stalled")
 
 
 def error_text(error: str, traceback: str) -> str:
-    """An error and its traceback as one text, for stores that keep them in one place."""
+    """An error and its traceback as one text, for stores that keep them in one column."""
     return f"{error}{_TRACE}{traceback}" if traceback else error
 
 
 def error_parts(text: str) -> tuple[str, str]:
-    """The error and its traceback again; what is no text is refused, as a stored row may hold anything."""
+    """The inverse of `error_text`; anything but text raises TypeError, as a stored row may contain anything."""
     error, _, traceback = str.partition(text, _TRACE)
     return error, traceback
 
 
 def tried_again(tried: tuple[Tried, ...], attempt: Tried) -> tuple[Tried, ...]:
-    """What a run remembers of its attempts after one more that failed."""
+    """The kept attempts after one more failed attempt."""
     if len(attempt.error) > TRIED_CHARS_MAX:
         error = f"{attempt.error[: TRIED_CHARS_MAX - 3]}..."
         attempt = Tried(attempt.fence, attempt.started_ms, attempt.ended_ms, error, attempt.traceback)
@@ -149,10 +150,10 @@ def tried_again(tried: tuple[Tried, ...], attempt: Tried) -> tuple[Tried, ...]:
 
 
 def as_it_is(run: Run) -> Run:
-    """The run as it is shown: with no figure of an earlier attempt as if it were of the present one, or of its end.
+    """The run as it is shown, without values of an earlier attempt in the fields of the current one or of its end.
 
-    What an attempt leaves stands in the run until the next one ends, and no store knows when that one began.  So of a
-    leased run all of it is told as tried before; a run that ended while it waited did not begin with its last attempt.
+    The result of an attempt stays in the run until the next one ends, and no store records when that one started.  So
+    the values of a leased run are shown in `tried` only, and a run that ended while it waited shows no start.
     """
     if run.state is RunState.LEASED:
         return replace(
@@ -172,7 +173,7 @@ def as_it_is(run: Run) -> Run:
 
 
 def _all_tried(run: Run) -> tuple[Tried, ...]:
-    """With what it died of before it was revived, which stands in the run alone."""
+    """The kept attempts and the death before a revival, which is recorded in the run's own fields only."""
     ended_ms = run.finished_ms
     if not run.error or ended_ms is None or any(each.ended_ms == ended_ms for each in run.tried):
         return run.tried
@@ -181,6 +182,8 @@ def _all_tried(run: Run) -> tuple[Tried, ...]:
 
 
 class Transition(NamedTuple):
+    """An allowed change of state, the store verbs that make it, and when."""
+
     before: RunState | None
     after: RunState
     verb: str
@@ -199,8 +202,8 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(_S.LEASED, _S.READY, "settle", "tried again later, or handed back"),
     Transition(_S.LEASED, _S.HELD, "settle", "back to the gate"),
     Transition(_S.LEASED, _S.DONE, "settle", "done"),
-    Transition(_S.LEASED, _S.DEAD, "settle, claim", "given up, or too many leases lost"),
-    Transition(_S.LEASED, _S.CANCELLED, "settle, claim", "cancelled while it ran, or its job is gone"),
+    Transition(_S.LEASED, _S.DEAD, "settle, claim", "out of attempts, or too many leases lost"),
+    Transition(_S.LEASED, _S.CANCELLED, "settle, claim", "cancelled while it ran, or its job was deleted"),
     Transition(_S.DEAD, _S.READY, "revive", "revived"),
     Transition(_S.DEAD, _S.HELD, "revive", "revived, gated"),
 )
@@ -208,7 +211,7 @@ _ALLOWED = frozenset((t.before, t.after) for t in TRANSITIONS)
 
 
 def may_become(before: RunState | None, after: RunState) -> bool:
-    """Is there an arrow from `before` (None: not yet made) to `after`?"""
+    """Whether there is a transition from `before` (None: not yet made) to `after`."""
     return (before, after) in _ALLOWED
 
 
@@ -222,7 +225,7 @@ def run_of(
     key: str | None = None,
     priority: int | None = None,
 ) -> Run:
-    """The run of a job for a due time.  A gated run is held until the leader lets it through."""
+    """The run of a job for a due time.  A gated run is held until the leader releases it."""
     gated = is_gated(job)
     return Run(
         id=id or firing_id(job.id, due_ms),

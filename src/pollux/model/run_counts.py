@@ -1,6 +1,7 @@
-"""How many runs ended in a version, and how?  A note for each hour of each version counts them, minute by minute.
+"""Counts of the runs that ended in a version, by minute, in one note an hour.
 
-History is thinned, this is not: `ends:<version>:<hour>` stands for a week.  The leader of the version writes it.
+The notes `ends:<version>:<hour>` are complete, unlike history, which is thinned; they are kept for a week.  The leader
+of the version writes them.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from pollux.units import HOUR_MS, MINUTE_MS, WEEK_MS
 ENDS = "ends:"
 MINUTES = HOUR_MS // MINUTE_MS
 Row = tuple[int, int, int, int]  # ended, and of them failed, dead, cancelled
-Minutes = dict[int, Row]  # by the minute, counted from 1970
+Minutes = dict[int, Row]  # by minute since 1970
 
 
 class HourlyCounts(Struct, frozen=True):
-    """What one note says."""
+    """The content of one note."""
 
     version: int
-    hour: int  # from 1970
-    from_ms: int  # since then the leaders of this version have counted
+    hour: int  # since 1970
+    from_ms: int  # when the leaders of this version began to count
     minutes: Minutes
 
 
 class RunCounts(Struct, frozen=True):
     """The runs that ended in a version."""
 
-    from_ms: int | None = None  # from this moment on; None: nobody has counted
+    from_ms: int | None = None  # from this time on; None: there are no counts
     ended: int = 0
     failed: int = 0
     dead: int = 0
@@ -42,17 +43,17 @@ def ends_key(version: int, hour: int) -> str:
     return f"{ENDS}{version}:{hour}"
 
 
-def hour_put(told: HourlyCounts) -> NotePut:
+def hour_put(counts: HourlyCounts) -> NotePut:
     value = {
-        "from_ms": told.from_ms,
-        "minutes": {str(minute % MINUTES): list(row) for minute, row in sorted(told.minutes.items())},
+        "from_ms": counts.from_ms,
+        "minutes": {str(minute % MINUTES): list(row) for minute, row in sorted(counts.minutes.items())},
     }
-    expires_ms = (told.hour + 1) * HOUR_MS + WEEK_MS
-    return NotePut(ends_key(told.version, told.hour), value, expires_ms=expires_ms)
+    expires_ms = (counts.hour + 1) * HOUR_MS + WEEK_MS
+    return NotePut(ends_key(counts.version, counts.hour), value, expires_ms=expires_ms)
 
 
 def hour_of(note: Note) -> HourlyCounts | None:
-    """What a note counts; None: it is another one, or nobody can read it."""
+    """The counts of a note; None for any other note, or if it cannot be decoded."""
     kind, _, name = note.key.partition(":")
     try:
         if f"{kind}:" != ENDS:
@@ -65,8 +66,8 @@ def hour_of(note: Note) -> HourlyCounts | None:
         return None
 
 
-def _row(told: Iterable[Any]) -> Row:
-    ended, failed, dead, cancelled = map(int, told)
+def _row(values: Iterable[Any]) -> Row:
+    ended, failed, dead, cancelled = map(int, values)
     return ended, failed, dead, cancelled
 
 
@@ -75,7 +76,7 @@ def added(one: Row, other: Row) -> Row:
 
 
 def counted_since(notes: Iterable[Note], version: int, since_ms: int, now_ms: int) -> RunCounts:
-    """What ended in a version since then: whole minutes, the first of them is the one of `since_ms`."""
+    """The runs that ended in a version since `since_ms`, in whole minutes, the minute of `since_ms` included."""
     hours = [hour for hour in map(hour_of, notes) if hour is not None and hour.version == version]
     if not hours:
         return RunCounts()

@@ -1,8 +1,9 @@
-"""What could the leader not read, or not plan?  Three notes of each version say it: jobs, schedules, and feed entries.
+"""Notes about records that the leader cannot decode or plan: jobs, schedules and feed entries of a version.
 
-`aside:jobs:<version>` stands as long as there are jobs that cannot be read, `aside:schedules:<version>` as long as
-there are some whose schedule cannot be used; a leader that finds one looks at its jobs first of all.
-`aside:feed:<version>` keeps the latest entries as they stood there, for a week: what they told was read anew.
+`aside:jobs:<version>` exists while there are jobs that cannot be decoded, `aside:schedules:<version>` while there are
+jobs whose schedule cannot be used; a new leader that finds one checks these jobs first.
+`aside:feed:<version>` keeps the raw text of the latest such entries for a week; the leader has reread what they were
+about.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ SCHEDULES_CURE = (
     "put a schedule that works; if the leader's machine does not know the time zone, bring its tzdata up to date: "
     "the schedule is tried again every minute, and by each new leader"
 )
-NAMED_MAX = 100  # jobs that the note names; a leader that finds more of them looks at all there are
-NAMED_BYTES_MAX = 40_000  # of them all, as they are written: a note has its own limit
-NAME_CHARS_MAX = 500  # a longer one is counted, not named: cut off it would name another job
-KEPT_MAX = 20  # entries
+NAMED_MAX = 100  # jobs that the note names; if there are more, the leader reads all jobs
+NAMED_BYTES_MAX = 40_000  # of all names together, below the size limit of a note
+NAME_CHARS_MAX = 500  # a longer id is counted, not named: truncated it could be another job's id
+KEPT_MAX = 20  # feed entries
 WHY_CHARS_MAX = 120
 TEXT_CHARS_MAX = 600
 _encode = json.Encoder().encode
 
 
 class UnreadableNote(Struct, frozen=True):
-    """What one note says."""
+    """The content of one note."""
 
     kind: str  # JOBS, SCHEDULES or FEED
     version: int
     count: int
-    named: dict[str, str]  # the first jobs, or the latest entries, and why each cannot be read or planned
-    texts: dict[str, str] = {}  # the entries, as far as they can be shown
+    named: dict[str, str]  # the first jobs, or the latest entries, with the reason of each
+    texts: dict[str, str] = {}  # raw entries, as far as they can be shown
 
     @property
     def words(self) -> str:
@@ -44,7 +45,7 @@ class UnreadableNote(Struct, frozen=True):
         what = "entry {} of the feed: {}" if self.kind == FEED else "job {}: {}"
         first = [what.format(name, why) for name, why in self.named.items()][:1]
         if not first:
-            return f"{self.count} {'entries' if self.kind == FEED else 'jobs'} whose names cannot be told"
+            return f"{self.count} {'entries' if self.kind == FEED else 'jobs'} whose names cannot be shown"
         return "".join(first) + (f" (and {self.count - 1} more)" if self.count > 1 else "")
 
 
@@ -53,7 +54,7 @@ def aside_key(kind: str, version: int) -> str:
 
 
 def jobs_value(jobs: dict[str, str]) -> dict[str, Any] | None:
-    """What the note says of them; None: there is none."""
+    """The value of the note about these jobs; None if there are none."""
     named: dict[str, str] = {}
     left = NAMED_BYTES_MAX
     for name, why in jobs.items():
@@ -67,7 +68,7 @@ def jobs_value(jobs: dict[str, str]) -> dict[str, Any] | None:
 
 
 def feed_value(before: UnreadableNote | None, entries: Iterable[tuple[int, str, str]]) -> dict[str, Any]:
-    """What the note says with these, too: (id, why, text) each."""
+    """The value of the feed note with these entries added, each as (id, why, text)."""
     count, named, texts = (0, {}, {}) if before is None else (before.count, dict(before.named), dict(before.texts))
     for number, why, text in entries:
         count += 1
@@ -81,7 +82,7 @@ def feed_value(before: UnreadableNote | None, entries: Iterable[tuple[int, str, 
 
 
 def set_aside(note: Note) -> UnreadableNote | None:
-    """What a note says, if it is one of these; what somebody else wrote there is none."""
+    """The decoded note; None for any other note, or if it cannot be decoded."""
     kind, _, number = note.key.removeprefix(ASIDE).partition(":")
     value = note.value
     if not note.key.startswith(ASIDE) or kind not in {JOBS, SCHEDULES, FEED} or not number.isdecimal():
@@ -92,7 +93,7 @@ def set_aside(note: Note) -> UnreadableNote | None:
 
 
 def unusable_schedules(asides: Iterable[UnreadableNote]) -> str:
-    """In words, if there are any."""
+    """The report of jobs with unusable schedules; empty if there are none."""
     found = [each.words for each in asides if each.kind == SCHEDULES]
     return f"a schedule cannot be used, and nothing of it is fired: {'; '.join(found)}" if found else ""
 
@@ -103,7 +104,7 @@ def all_aside(notes: Iterable[Note]) -> tuple[UnreadableNote, ...]:
 
 
 def _size_of(name: str, why: str) -> int:
-    """In bytes, as it is written; 0 if it cannot be."""
+    """The encoded size in bytes; 0 if it cannot be encoded."""
     try:
         return len(_encode((name, why)))
     except ValueError:

@@ -14,7 +14,15 @@ from msgspec.structs import replace
 
 from pollux.ids import made_ms_of
 from pollux.model import Cause, Earlier, Note, NotePut, Plan, Run
-from pollux.model.clock_note import CAME_BACK_MS, NOTED_MS, TOLD_MS, ClockSetBack, clock_key, clock_note, clock_value
+from pollux.model.clock_note import (
+    CAME_BACK_MS,
+    NOTED_MS,
+    REPORTED_MS,
+    ClockSetBack,
+    clock_key,
+    clock_note,
+    clock_value,
+)
 from pollux.outcome import RETRY_AFTER_MAX_MS
 
 EARLIER_MAX = 100  # runs of one plan
@@ -82,7 +90,7 @@ class TermClock:
         back = self._back
         if back is not None and is_over:
             back = replace(back, is_over=True)
-        elif back is not None and not self.is_looking and now_ms >= back.at_ms + TOLD_MS:
+        elif back is not None and not self.is_looking and now_ms >= back.at_ms + REPORTED_MS:
             back = None
         highest_ms = self._highest_ms if self.is_looking and not is_over else now_ms
         return (NotePut(self._key, clock_value(highest_ms, back)),)
