@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pollux.clock import SystemClock
-from pollux.handlers.exec import SAID_CHARS, TAIL_BYTES, CommandFailed, CommandRefused, Exec
+from pollux.handlers.exec import ERROR_OUTPUT_CHARS, TAIL_BYTES, CommandFailed, CommandRefused, Exec
 from pollux.model import Job, Memory, Run
 from pollux.registry import Context, Handler, Observed, outcome_of
 from pollux.secrets import HIDDEN
@@ -420,7 +420,7 @@ async def test_half_a_secret_is_not_shown_where_the_output_is_cut():
     secret = "swordfish-9000-and-a-long-tail-of-it"
     HIDDEN.add(secret)
     try:
-        for cut in (SAID_CHARS, TAIL_BYTES):
+        for cut in (ERROR_OUTPUT_CHARS, TAIL_BYTES):
             script = f"printf %s '{secret}{'x' * (cut - 20)}' >&2; exit 1"
             assert "tail-of-it" not in await failed(*sh(script))
             seen = await ran(*sh(script.replace("exit 1", "exit 0")))

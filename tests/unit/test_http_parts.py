@@ -30,7 +30,7 @@ from pollux.handlers.http.errors import (
     status_fault,
 )
 from pollux.handlers.http.extract import dig, path_of, take_of
-from pollux.handlers.http.fingerprint import Fingerprint, digest_of, read_mark, validator_of
+from pollux.handlers.http.fingerprint import Fingerprint, digest_of, parse_fingerprint, validator_of
 from pollux.handlers.http.options import read_options
 from pollux.handlers.http.regex_worker import RegexWorker
 from pollux.handlers.http.request import PreparedPoll
@@ -242,12 +242,12 @@ def test_only_charsets_of_texts_are_believed(body, charset, text):
 )
 def test_a_mark_is_read_back_as_it_was_written(digest, validator):
     mark = Fingerprint("01234567", digest, validator)
-    assert read_mark(mark.text) == mark
+    assert parse_fingerprint(mark.text) == mark
 
 
 @pytest.mark.parametrize("text", ["", "abc", "x" * 33, "x" * 32 + " Zfoo", "deadbeef"])
 def test_what_somebody_else_remembered_is_no_mark(text):
-    assert read_mark(text) is None
+    assert parse_fingerprint(text) is None
 
 
 def test_the_etag_goes_before_the_date_and_what_cannot_be_sent_back_is_left_out():

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from pollux.handlers.http import resolver
-from pollux.handlers.http.resolver import Resolver
+from pollux.handlers.http.client import Resolver
 
 
 @pytest.fixture

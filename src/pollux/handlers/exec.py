@@ -1,11 +1,11 @@
-"""How is a command run?  Without a shell, with an environment of its own, within limits, and never longer than it may.
+"""Handler `exec`: a command, without a shell, with an environment of its own, within limits and its timeout.
 
     {id: disk, exec: ["df", "-h", "/"], interval: 5m, timeout: 10s}
     {id: feed, exec: {argv: ["./fetch.sh"], cwd: feeds, env: {TOKEN: "${file:token}"}, take: json}, interval: 1m}
 
-It gets PATH, LANG and TZ of the node, HOME and TMPDIR of its own, what `env` says, and nothing else.  Its deadline, a
-cancel, a lost lease, a drain and the death of the node end it with everything it started (`subprocesses.py`).  The exit
-code decides; of the output a tail is kept, and its hash tells whether anything changed.
+It gets PATH, LANG and TZ of the node, HOME and TMPDIR of its own, the variables of `env`, and nothing else.  Its
+deadline, a cancel, a lost lease, a drain and the death of the node end it with everything it started
+(`subprocesses.py`).  The exit code decides; of the output a tail is kept, and its hash shows whether anything changed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from pollux.units import duration_ms, format_size, size_bytes
 
 GRACE_MS = 1_000  # between SIGTERM and SIGKILL
 TAIL_BYTES = 4_000  # kept of stdout and of stderr
-SAID_CHARS = 2_000  # of them in the words of a failure
+ERROR_OUTPUT_CHARS = 2_000  # of them in the message of a failure
 ARGUMENTS_MAX, ARGUMENTS_BYTES_MAX = 1_000, 100_000
-OUTPUT_BYTES = 10_000_000  # what it may write before it is ended, unless it says more
-FILES = 1_024  # what it may have open, unless it says more
-MARGIN_BYTES = 16_000  # kept before a tail: what is cut off must not leave half a secret
-LEFTOVER_SECONDS = 1.0  # for what it wrote last
+OUTPUT_BYTES = 10_000_000  # default limit of what it may write before it is ended
+FILES = 1_024  # default limit of open files
+MARGIN_BYTES = 16_000  # kept before a tail: the cut must not leave half a secret
+LEFTOVER_SECONDS = 1.0  # for reading the rest of its output
 EXAMPLE = '["df", "-h"] or {argv: ["df", "-h"], cwd: /srv}'
 TAKES = ("tail", "stdout", "json", "none")
 KEYS = ("argv", "cwd", "env", "stdin", "expect", "permanent", "take", "limits")
 _LIMITS = ("memory", "cpu", "files", "output")
-_PASSING = frozenset({  # reasons not to start a command that may be gone next time
+_PASSING = frozenset({  # reasons not to start a command that may have passed by the next attempt
     errno.EAGAIN, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS,
     errno.ETXTBSY,
 })  # fmt: skip
@@ -56,11 +56,11 @@ class CommandFailed(Transient):
 
 
 class CommandRefused(Permanent):
-    """The command cannot be run, or said that trying again cannot help."""
+    """The command cannot be run, or its exit code means that trying again cannot help."""
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """What is to be run, checked."""
+    """A command, checked."""
 
     argv: tuple[str, ...]
     cwd: str | None
@@ -74,25 +74,25 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 def register_exec(registry: Registry, *, memory: Callable[[], int]) -> None:
-    """Let jobs run commands; `memory`: the bytes that a command may use unless its job says otherwise."""
+    """Register the handler `exec`; `memory`: the bytes that a command may use unless its job sets a limit."""
     registry.add("exec", Exec(memory), rules=ExecRules())
 
 
 class ExecRules:
-    """What must be right before a job of `exec` is accepted."""
+    """Rules that the params of an `exec` job must satisfy."""
 
     def check(self, params: Mapping[str, Any], *, partial: bool) -> None:
         command_of({"argv": ["x"], **params} if partial else params)
 
     def check_by_api(self, params: Mapping[str, Any]) -> None:
-        """Whoever may add commands at all (an admin) may add any."""
+        """Accept all: a caller that may add commands (an admin) may add any."""
 
-    def target_of(self, params: Mapping[str, Any]) -> str:  # noqa: ARG002  a command talks to nobody in particular
+    def target_of(self, params: Mapping[str, Any]) -> str:  # noqa: ARG002  a command has no target
         return ""
 
 
 class Exec:
-    """The handler itself; what it takes is told by `command_of`."""
+    """The handler; `command_of` checks its params."""
 
     def __init__(self, memory: Callable[[], int]) -> None:
         self._memory = memory
@@ -109,11 +109,11 @@ class Exec:
         take: str = "tail",
         limits: Mapping[str, Any] | None = None,
     ) -> Observed:
-        given = (argv, cwd, env or {}, stdin, expect, permanent, take, limits or {})
+        values = (argv, cwd, env or {}, stdin, expect, permanent, take, limits or {})
         try:
-            command = command_of(dict(zip(KEYS, given, strict=True)))
+            command = command_of(dict(zip(KEYS, values, strict=True)))
         except InvalidInput as error:
-            raise CommandRefused(str(error)) from None  # a resolved secret may be what no command can get
+            raise CommandRefused(str(error)) from None  # a resolved secret may be invalid for a command
         if command.limits.memory is None:
             command = msgspec.structs.replace(
                 command, limits=msgspec.structs.replace(command.limits, memory=self._memory())
@@ -121,11 +121,11 @@ class Exec:
         return judged(command, await run(command, ctx))
 
 
-# what is to be run
+# params
 
 
 def params_of(value: object, *, partial: bool) -> dict[str, Any]:
-    """The params, as a file writes them: a mapping, or the arguments alone."""
+    """Return the params as a file writes them: a mapping, or the arguments alone."""
     if not isinstance(value, Mapping | list | str):
         raise InvalidInput("it is neither a list nor a mapping", cure=f"write {EXAMPLE}")
     params = dict(value) if isinstance(value, Mapping) else {"argv": value}
@@ -134,10 +134,10 @@ def params_of(value: object, *, partial: bool) -> dict[str, Any]:
 
 
 def command_of(params: Mapping[str, Any]) -> Command:
-    """The command that these params describe, or `InvalidInput` with the place and the cure."""
-    _known(params, KEYS, "")
+    """Return the command of these params, or raise `InvalidInput` with the place and the cure."""
+    _check_keys(params, KEYS, "")
     limits = _mapping(params.get("limits") or {}, "limits", "{memory: 512 MB, cpu: 10s}")
-    _known(limits, _LIMITS, "limits")
+    _check_keys(limits, _LIMITS, "limits")
     return Command(
         argv=_argv(params.get("argv")),
         cwd=_text(params.get("cwd") or "", "cwd") or None,
@@ -212,8 +212,8 @@ def _mapping(value: object, where: str, example: str) -> Mapping[str, Any]:
     return value
 
 
-def _known(given: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
-    for key in given:
+def _check_keys(values: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
+    for key in values:
         if key not in keys:
             what = f"unknown key {str(key)[:60]!r}{did_you_mean(key, keys)}"
             raise InvalidInput(what, where=where, cure=f"known are {', '.join(keys)}")
@@ -241,21 +241,21 @@ def _count(value: Any) -> int:
     return value
 
 
-# one run of it
+# one run
 
 
 class Ran(Struct):
-    """What a command left."""
+    """How a command ended, and its output."""
 
     ended: ProcessEnd
     stdout: Output
     stderr: Output
     is_over: bool  # it wrote more than it may
-    stopped: str  # why it was told to end, if it was
+    stopped: str  # why it was asked to end, if it was
 
 
 class Output(asyncio.Protocol):
-    """What comes out of a pipe: all of it counted and hashed, the last of it kept."""
+    """Reader of a pipe: all of it counted and hashed, the last of it kept."""
 
     def __init__(self, keep: int, on_data: Callable[[int], None]) -> None:
         self.size = 0
@@ -280,14 +280,14 @@ class Output(asyncio.Protocol):
         return self._hash.hexdigest()
 
     def text(self, size: int = TAIL_BYTES) -> str:
-        """The last of it, for people: control characters are spelt out."""
+        """Return the end of the output, with control characters escaped."""
         text = bytes(self.tail[-size - MARGIN_BYTES :]).decode("utf-8", "replace")
         safe: str = HIDDEN.hide_in(text)  # before it is cut: half a secret is one, too
         return safe[-size:].translate(_CONTROLS)
 
 
 async def run(command: Command, ctx: Context) -> Ran:
-    """Start it, hear it out, and end it if that is asked for; nothing of it is left afterwards."""
+    """Start the command, read its output, and end it on request; nothing of it is left afterwards."""
     written, is_over = 0, False
 
     def on_data(size: int) -> None:
@@ -304,11 +304,11 @@ async def run(command: Command, ctx: Context) -> Ran:
     transports: list[asyncio.ReadTransport] = []
     try:
         for output in (stdout, stderr):
-            transport, _ = await asyncio.get_running_loop().connect_read_pipe(_giver(output), pipes[0])
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(_factory(output), pipes[0])
             transports.append(transport)
             del pipes[0]  # the transport closes it
         ended, stopped = await _ended(process, ctx)
-        await _heard(stdout, stderr)
+        await _drain(stdout, stderr)
     finally:
         process.stop()
         for transport in transports:
@@ -319,12 +319,12 @@ async def run(command: Command, ctx: Context) -> Ran:
     return Ran(ended, stdout, stderr, is_over, stopped)
 
 
-def _giver(output: Output) -> Callable[[], Output]:
+def _factory(output: Output) -> Callable[[], Output]:
     return lambda: output
 
 
 def _start(command: Command, ctx: Context) -> tuple[Process, list[IO[bytes]]]:
-    """The process, and the ends to read its stdout and stderr from."""
+    """Return the process, and the pipes to read its stdout and stderr from."""
     ends = [os.pipe(), os.pipe()]
     try:
         process = _process(command, ctx, *(writing for _, writing in ends))
@@ -347,7 +347,7 @@ def _process(command: Command, ctx: Context, stdout: int, stderr: int) -> Proces
             stdin.seek(0)
         return Process(
             command.argv,
-            env={**_scrubbed(ctx), **command.env},
+            env={**_environment(ctx), **command.env},
             cwd=command.cwd,
             limits=command.limits,
             grace_ms=GRACE_MS,
@@ -358,8 +358,8 @@ def _process(command: Command, ctx: Context, stdout: int, stderr: int) -> Proces
         )
 
 
-def _scrubbed(ctx: Context) -> dict[str, str]:
-    """What every command gets.  Of the node's own environment hardly anything: it is full of secrets."""
+def _environment(ctx: Context) -> dict[str, str]:
+    """Return the environment of every command.  Hardly anything of the node's own: it is full of secrets."""
     inherited = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
     ours = {"POLLUX_JOB": ctx.job.id, "POLLUX_RUN": ctx.run.id, "POLLUX_ATTEMPT": str(ctx.attempt)}
     if ctx.traceparent:
@@ -368,7 +368,10 @@ def _scrubbed(ctx: Context) -> dict[str, str]:
 
 
 async def _ended(process: Process, ctx: Context) -> tuple[ProcessEnd, str]:
-    """How it ended, and why it was told to, if it was.  Told twice, we wait no longer: its warden ends it anyway."""
+    """Wait for the end; return how it ended, and why it was asked to, if it was.
+
+    Cancelled twice, it stops waiting: the warden ends the process anyway.
+    """
     try:
         return await process.ended(), ""
     except asyncio.CancelledError:
@@ -376,38 +379,40 @@ async def _ended(process: Process, ctx: Context) -> tuple[ProcessEnd, str]:
         return await process.ended(), ctx.cancel_reason or "it was cancelled"
 
 
-async def _heard(*outputs: Output) -> None:
-    """Nobody writes any more: what is in the pipes is soon read."""
+async def _drain(*outputs: Output) -> None:
+    """Read the rest of the pipes, whose writers have ended."""
     waits = [asyncio.ensure_future(output.is_closed.wait()) for output in outputs]
     _, late = await asyncio.wait(waits, timeout=LEFTOVER_SECONDS)
     for wait in late:
         wait.cancel()
 
 
-# what it means
+# results
 
 
 def judged(command: Command, ran: Ran) -> Observed:
-    """The result of a command that did what was expected; anything else is raised as what it is."""
+    """Return the result of a command that did what was expected; raise anything else as its fault."""
     name, ended = command.argv[0], ran.ended
     if ran.stopped:
-        raise CommandFailed(f"{name} was ended: {ran.stopped}{_said(ran)}")
+        raise CommandFailed(f"{name} was ended: {ran.stopped}{_last_output(ran)}")
     if ran.is_over:
-        raise CommandFailed(f"{name} wrote more than {format_size(command.output)} of output and was ended{_said(ran)}")
+        raise CommandFailed(
+            f"{name} wrote more than {format_size(command.output)} of output and was ended{_last_output(ran)}"
+        )
     if ended.errno is not None:
         if ended.is_unready:
             raise CommandFailed(f"{name} cannot be started: no room for it and its folder: {os.strerror(ended.errno)}")
         failure = CommandFailed if ended.errno in _PASSING else CommandRefused
         raise failure(_cannot_start(command, ended.errno))
     if ended.signal is not None:
-        raise CommandFailed(f"{name} {_killed(command, ended)}{_said(ran)}")
+        raise CommandFailed(f"{name} {_killed(command, ended)}{_last_output(ran)}")
     if ended.exit_code in command.expect:
-        return Observed(_taken(command, ran), ran.stdout.fingerprint)
+        return Observed(_result(command, ran), ran.stdout.fingerprint)
     error = CommandRefused if ended.exit_code in command.permanent else CommandFailed
-    raise error(f"{name} {ended.words}{_said(ran)}")
+    raise error(f"{name} {ended.words}{_last_output(ran)}")
 
 
-def _taken(command: Command, ran: Ran) -> Any:
+def _result(command: Command, ran: Ran) -> Any:
     match command.take:
         case "tail":
             return {"exit": ran.ended.exit_code, "stdout": ran.stdout.text(), "stderr": ran.stderr.text()}
@@ -421,13 +426,13 @@ def _taken(command: Command, ran: Ran) -> Any:
     try:
         return msgspec.json.decode(ran.stdout.tail)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise CommandFailed(f"what {command.argv[0]} wrote to stdout is no JSON: {error}{_said(ran)}") from None
+        raise CommandFailed(f"what {command.argv[0]} wrote to stdout is no JSON: {error}{_last_output(ran)}") from None
 
 
-def _said(ran: Ran) -> str:
-    """The last of what it wrote, where people look first."""
+def _last_output(ran: Ran) -> str:
+    """Return the end of the output, of stderr if there is any."""
     for name, output in (("stderr", ran.stderr), ("stdout", ran.stdout)):
-        text = output.text(SAID_CHARS).strip()
+        text = output.text(ERROR_OUTPUT_CHARS).strip()
         if text:
             return f"; {name}: {text}"
     return ""
@@ -442,7 +447,7 @@ def _killed(command: Command, ended: ProcessEnd) -> str:
 
 
 def _not_started(command: Command, error: OSError) -> Exception:
-    """No process was made at all: there is no such folder, or the machine has no room for one."""
+    """Return the fault for a process that could not be made: no such folder, or no room on the machine."""
     if command.cwd is not None and not os.path.isdir(command.cwd):  # noqa: PTH112
         return CommandRefused(f"{command.argv[0]} cannot be started: {command.cwd} is no folder; mend `cwd`")
     return CommandFailed(f"{command.argv[0]} cannot be started: {error.strerror or error}")

@@ -1,4 +1,4 @@
-"""How is a URL polled?  `http: {url: ...}`: in bounded time and space, compared with the last time, told in words."""
+"""Handler `http`: polls a URL in bounded time and space and detects changes."""
 
 from pollux.handlers.http.handler import Http, register_http
 

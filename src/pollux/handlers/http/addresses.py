@@ -1,4 +1,4 @@
-"""May a job talk to this address?  That depends on what the address is, and on who named it.
+"""Address policy: whether a job may connect to an address, by its kind and by where the job came from.
 
     address                                                      a job of a file or of code      a job that came by API
     ----------------------------------------------------------   -----------------------------   ----------------------
@@ -39,7 +39,7 @@ _INSIDE = (
     "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
     "::1/128", "fc00::/7", "fec0::/10", "64:ff9b:1::/48", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16",
 )  # fmt: skip
-_EMBEDDED = {  # an IPv4 address stands this many bits from the right
+_EMBEDDED = {  # an IPv4 address starts this many bits from the right
     "::/96": (0,),  # compatible
     "::ffff:0:0/96": (0,),  # mapped
     "::ffff:0:0:0/96": (0,),  # translated
@@ -54,7 +54,7 @@ _HOST = re.compile(r"(?=.{1,253}\Z)(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,
 
 
 class Reach(IntEnum):
-    """How far from us an address is; the smaller the more dangerous."""
+    """Kind of an address by its reach; the smaller the more dangerous."""
 
     NEVER = 0
     INSIDE = 1
@@ -62,7 +62,7 @@ class Reach(IntEnum):
 
 
 def _table(version: int) -> tuple[tuple[int, int, Reach], ...]:
-    """First and last number of each network, the most dangerous first."""
+    """Return first and last number of each network, the most dangerous first."""
     rows = [(Reach.NEVER, ip_network(text)) for text in _NEVER] + [(Reach.INSIDE, ip_network(text)) for text in _INSIDE]
     return tuple((int(network[0]), int(network[-1]), reach) for reach, network in rows if network.version == version)
 
@@ -72,13 +72,13 @@ _WRAPPINGS = tuple((IPv6Network(text), shifts) for text, shifts in _EMBEDDED.ite
 
 
 class AddressPolicy:
-    """What jobs of one kind of source may reach."""
+    """The addresses that jobs of one kind of source may reach."""
 
     def __init__(self, *, inside: bool, allowed: Iterable[Network] = ()) -> None:
         self.inside, self.allowed = inside, tuple(allowed)
 
     def refusal(self, address: Address) -> str:
-        """Why this address may not be reached; nothing if it may."""
+        """Return why this address may not be reached; empty if it may."""
         worst = reach_of(address)
         if worst is Reach.OUTSIDE:
             return ""
@@ -90,7 +90,7 @@ class AddressPolicy:
         return f"{address} is not a public address, and it {by}; list its network in http.allow_networks"
 
     def _is_allowed(self, address: Address) -> bool:
-        """Every address in it that is not public must be in a network that was allowed."""
+        """Whether every reading of it that is not public is in an allowed network."""
         near = [each for each in readings(address) if _own_reach(each) is not Reach.OUTSIDE]
         return all(any(each in network for network in self.allowed) for each in near)
 
@@ -109,7 +109,7 @@ def _own_reach(address: Address) -> Reach:
 
 
 def readings(address: Address) -> Iterator[Address]:
-    """Every reading of an address: itself, and each IPv4 address that may be meant by it."""
+    """Yield every reading of an address: itself, and each IPv4 address that may be meant by it."""
     yield address
     if isinstance(address, IPv6Address) and int(address) > 1:  # :: and ::1 hold none
         yield from _embedded(address)
@@ -130,7 +130,7 @@ def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
 
 
 def _split(number: int) -> Iterator[IPv4Address]:
-    """The IPv4 addresses after a NAT64 prefix of 48, 56 and 64 bits, around the reserved bits 64 to 71 (RFC 6052).
+    """Yield IPv4 addresses after a NAT64 prefix of 48, 56 or 64 bits, around the reserved bits 64 to 71 (RFC 6052).
 
     0.x.x.x is left out: there it is the padding of a longer prefix, whose own reading is judged.
     """
@@ -143,10 +143,10 @@ def _split(number: int) -> Iterator[IPv4Address]:
 
 @lru_cache(maxsize=16_384)
 def literal(host: str) -> Address | None:
-    """The address that a host is, in whatever way it is written; None if it is a name.
+    """Return the address that a host is, however it is written; None if it is a name.
 
     `2130706433`, `0x7f.1` and `0177.0.0.1` are all 127.0.0.1 to one resolver or another, so they are here, too; a host
-    that ends in a number but is no address is refused, because nobody can tell what it would be.
+    that ends in a number but is no address is refused, because resolvers differ on it.
     """
     if ":" in host:
         try:
@@ -166,7 +166,10 @@ def literal(host: str) -> Address | None:
 
 
 def _ipv4(parts: list[str]) -> int | None:
-    """The number of one to four parts, each decimal, octal (0...) or hexadecimal (0x...); the last fills the rest."""
+    """Return the number of one to four parts, each decimal, octal (0...) or hexadecimal (0x...).
+
+    The last part fills the rest.
+    """
     if len(parts) > 4:
         return None
     numbers = [_number(part) for part in parts]
@@ -195,20 +198,20 @@ def is_host_name(host: str) -> bool:
 
 
 def refused_name(host: str) -> str:
-    """Why nobody may ask for this name; nothing if anybody may."""
+    """Return why no job may look up this name; empty if any may."""
     is_metadata = host.lower().removesuffix(".") in METADATA_NAMES
     return f"{host} serves the machine's own credentials and is never asked" if is_metadata else ""
 
 
 def refused_host(host: str, policy: AddressPolicy) -> str:
-    """Why a host may not be asked, as far as that is known before a name is looked up; nothing if it may."""
+    """Return why a host may not be polled, as far as that is known before its name is resolved; empty if it may."""
     name = host.lower()
     address = LOOPBACK if name == "localhost" or name.endswith(".localhost") else literal(name)
     return refused_name(name) if address is None else policy.refusal(address)
 
 
 def networks_of(values: Iterable[object]) -> tuple[Network, ...]:
-    """Networks as people write them: "10.0.0.0/8", "fd00::/8", a single address."""
+    """Parse networks as people write them: "10.0.0.0/8", "fd00::/8", a single address."""
     found: list[Network] = []
     for value in values:
         try:
@@ -222,5 +225,5 @@ def networks_of(values: Iterable[object]) -> tuple[Network, ...]:
 
 
 def address_of(text: str) -> Address:
-    """What a resolver answered."""
+    """Parse an address as a resolver returns it."""
     return ip_address(text.partition("%")[0])

@@ -1,7 +1,7 @@
-"""How much of an answer is read?  Never more than was allowed, packed or unpacked, whatever the server says.
+"""Body reader: never holds more than was allowed, packed or unpacked, whatever the server announces.
 
-Unpacking is done piece by piece with a limit on what comes out, so that a small bomb stays small.  One layer of gzip or
-deflate; nothing else was asked for, so nothing else is taken.
+Unpacking is done piece by piece with a limit on the output, so that a small bomb stays small.  One layer of gzip or
+deflate: the request accepts nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pollux.handlers.http.errors import BadEncoding, Interrupted, TooBig
 from pollux.units import format_size
 
 RATIO_MAX = 100
-RATIO_FREE = 128 * 1024  # below this nobody asks how well it was packed
+RATIO_FREE = 128 * 1024  # the compression ratio is not checked below this
 MEMBERS_MAX = 100  # of one body
 PIECE = 64 * 1024
 _PLAIN = frozenset({"", "identity"})
@@ -25,7 +25,7 @@ class ByteStream(Protocol):
 
 
 async def read_body(stream: ByteStream, *, encoding: str, announced: str | None, size_max: int, target: str) -> bytes:
-    """The body, unpacked; raises `TooBig` or `BadEncoding` before more than `size_max` is in memory."""
+    """Return the body, unpacked; raise `TooBig` or `BadEncoding` before more than `size_max` is in memory."""
     kind = encoding.strip().lower()
     unpacker = None if kind in _PLAIN else Unpacker(kind, size_max, target)
     if announced is not None and announced.isdigit() and len(announced) < 20 and int(announced) > size_max:
@@ -46,7 +46,7 @@ async def read_body(stream: ByteStream, *, encoding: str, announced: str | None,
 
 
 class Unpacker:
-    """One layer of gzip (of several members, too) or deflate (with or without its header)."""
+    """Decoder of one layer of gzip (of several members, too) or deflate (with or without its header)."""
 
     def __init__(self, kind: str, size_max: int, target: str) -> None:
         if kind not in _GZIP and kind != "deflate":

@@ -1,4 +1,4 @@
-"""Which fault was it?  The exceptions of aiohttp, in our words and classes."""
+"""Mapping of aiohttp's exceptions to faults of a poll."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CERTIFICATE = {  # numbers of OpenSSL
 
 
 def fault_of(error: Exception, prepared: PreparedPoll, hop: HttpRequest, *, is_begun: bool) -> Exception | None:
-    """The fault that an exception of a poll stands for; None: it is not ours to explain."""
+    """Return the fault for an exception of a poll; None for an exception that is not about the poll."""
     if isinstance(error, PolluxError):
         return error
     if isinstance(error, aiohttp.ConnectionTimeoutError):
@@ -109,7 +109,7 @@ def _tls_words(error: BaseException) -> str:
 
 
 def _system_words(error: OSError) -> str:
-    """Of several addresses that were tried, what the last one said."""
+    """Return the error of the last address that was tried."""
     if isinstance(error, ConnectionRefusedError):
         return "refused"
     if error.errno in {errno.EMFILE, errno.ENFILE}:

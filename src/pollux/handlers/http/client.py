@@ -1,14 +1,18 @@
-"""How is one poll done?  Prepared once for each job, then: a place, request, redirects, body, what was taken, its mark.
+"""Poll client: a place of the target, request, redirects, body, extraction, fingerprint; prepared once for each job.
 
-Two pools of connections: one for jobs that may talk to inside addresses, one for those that may not, so that nobody
-gets a connection that was judged by another's rights.  Names are resolved once; all answers are judged, and the
-connection goes to what was judged.  aiohttp is imported here and beside, at the first poll, by nobody else.
+Two pools of connections: one for jobs that may reach internal addresses, one for those that may not, so that no job
+gets a connection that was checked by another's rights.  Names are resolved once; all answers are checked, and the
+connection goes to a checked address.  aiohttp is imported at the first poll, only here and in modules imported here.
 """
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -20,11 +24,10 @@ from pollux.handlers.http.body import read_body
 from pollux.handlers.http.classify import fault_of
 from pollux.handlers.http.errors import DeniedAddress, TooBig, TooManyRedirects, UnfitParams, status_fault
 from pollux.handlers.http.extract import Extraction, dig
-from pollux.handlers.http.fingerprint import Fingerprint, digest_of, read_mark, validator_of
+from pollux.handlers.http.fingerprint import Fingerprint, digest_of, parse_fingerprint, validator_of
 from pollux.handlers.http.options import HttpOptions
 from pollux.handlers.http.regex_worker import RegexWorker
 from pollux.handlers.http.request import REDIRECTS, HttpRequest, PreparedPoll, next_hop
-from pollux.handlers.http.resolver import Resolver
 from pollux.handlers.http.target_limit import TargetLimit
 from pollux.registry import Observed
 from pollux.secrets import HIDDEN
@@ -38,14 +41,16 @@ KEPT_MARGIN = 16 * 1024
 KEPT_VALUE_MAX = 8 * 1024
 DNS_TTL_S = 10
 CONTEXTS_MAX = 100
-KEEP_S = 15.0  # a connection is worth keeping if its host is asked again within this time
+KEEP_S = 15.0  # a connection is kept if its host is polled again within this time
 HOSTS_MAX = 20_000
 TRACEPARENT = "traceparent"
+LOOKUP_THREADS_MAX = 64  # started when they are needed
+_NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 _NO_COOKIES_KEPT = aiohttp.DummyCookieJar
 
 
 class HttpResult:
-    """What came of a request whose body was read."""
+    """The response to a request whose body was read."""
 
     __slots__ = ("body", "charset", "headers", "hops", "status", "target")
 
@@ -54,8 +59,34 @@ class HttpResult:
         self.body, self.target, self.hops = body, target, hops
 
 
+class Resolver(AbstractResolver):
+    """Resolver in threads of its own; concurrent lookups of one name share one answer.
+
+    The system's lookup cannot be cancelled: a name whose servers are silent keeps its thread until the system gives up.
+    The event loop's own few threads would soon all be taken by dead names, and healthy targets could not be resolved.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(LOOKUP_THREADS_MAX, thread_name_prefix="pollux-names")
+        self._under_way: dict[tuple[str, int, int], Future[list[tuple[Any, ...]]]] = {}
+
+    async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_UNSPEC) -> list[ResolveResult]:
+        key = (host, port, int(family))
+        lookup = self._under_way.get(key)
+        if lookup is None:
+            look = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
+            lookup = self._under_way[key] = self._threads.submit(look)
+            forget = partial(asyncio.get_running_loop().call_soon_threadsafe, self._under_way.pop, key, None)
+            lookup.add_done_callback(lambda _: _quietly(forget))
+        found = await asyncio.shield(asyncio.wrap_future(lookup))
+        return [_resolve_result(host, port, each) for each in found]
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
 class GuardedResolver(AbstractResolver):
-    """Resolves a name, and answers only if all of its addresses may be reached."""
+    """Resolver that returns addresses only if all of them may be reached."""
 
     def __init__(self, policy: AddressPolicy, inner: AbstractResolver) -> None:
         self._policy, self._inner = policy, inner
@@ -91,7 +122,7 @@ class HttpConnections:
         )
 
     def check(self, hop: HttpRequest) -> None:
-        """May it go there?  Names are judged when they are resolved."""
+        """Refuse a request to an address that is not allowed.  Names are checked when they are resolved."""
         if hop.cleared_by is self.policy:
             return
         refusal = refused_name(hop.key[0]) if hop.address is None else self.policy.refusal(hop.address)
@@ -115,12 +146,12 @@ class HttpClient:
         self._pools: dict[bool, HttpConnections] = {}
         self._resolver = resolver or Resolver()
         self._places = TargetLimit(per_target=per_target)
-        self._asked_at: dict[tuple[str, int], float] = {}  # hosts and ports, the longest unasked first
-        self._matcher = RegexWorker()
+        self._used_at: dict[tuple[str, int], float] = {}  # hosts and ports, the longest unused first
+        self._regex_worker = RegexWorker()
         self._contexts: dict[str, ssl.SSLContext] = {}
 
     def set_per_target(self, per_target: int) -> None:
-        """More are let in as others leave; fewer as soon as those have left who are too many."""
+        """Set the number of places: new ones are free at once, surplus ones go when their polls end."""
         self._places.per_target = per_target
 
     async def close(self) -> None:
@@ -128,12 +159,12 @@ class HttpClient:
         for pool in pools.values():
             await pool.session.close()
         await self._resolver.close()
-        await self._matcher.close()
+        await self._regex_worker.close()
 
     async def poll(
         self, prepared: PreparedPoll, fingerprint: str, traceparent: str = "", *, target: str = ""
     ) -> Observed:
-        """One poll in a place of its target; raises a fault of `faults.py`, or `Postponed` if no place became free."""
+        """Do one poll in a place of its target; raise a fault of `errors.py`, or `Postponed` if no place is free."""
         name = target or prepared.hop.target
         place = self._places.of(name)
         await self._places.enter(place, name, patience_s=prepared.patience_s)
@@ -144,7 +175,7 @@ class HttpClient:
             self._places.leave(place, time.perf_counter() - begun)
 
     async def _poll(self, prepared: PreparedPoll, fingerprint: str, traceparent: str, begun: float) -> Observed:
-        before = read_mark(fingerprint) if fingerprint else None
+        before = parse_fingerprint(fingerprint) if fingerprint else None
         if before is not None and before.recipe != prepared.recipe:
             before = None
         headers = self._headers(prepared, before)
@@ -160,12 +191,12 @@ class HttpClient:
         if answer.status == 304 and before is not None:
             return Observed(result, before.text, changed=False)
         result["bytes"] = len(answer.body)
-        digest = await self._compared(prepared.options, answer, result)
+        digest = await self._digest(prepared.options, answer, result)
         mark = Fingerprint(prepared.recipe, digest, "" if answer.hops else validator_of(answer.headers))
         return Observed(result, mark.text, changed=before is None or before.digest != digest)
 
     def _headers(self, prepared: PreparedPoll, before: Fingerprint | None) -> dict[str, str]:
-        """What is sent first; with a validator, if there is one and nothing can be lost by it."""
+        """Return the headers of the first request; with a validator, if there is one and nothing can be lost by it."""
         hop, headers = prepared.hop, prepared.hop.headers
         if before is None or not before.validator or not prepared.options.is_conditional:
             return headers
@@ -197,10 +228,10 @@ class HttpClient:
         begun: float,
         hops: int,
     ) -> HttpResult | HttpRequest:
-        """One request: the answer, or where it redirects to."""
+        """Send one request: return its response, or where it redirects to."""
         timeout = prepared.timeout if not hops else prepared.rest(begun)
-        if not self._is_asked_often(hop.key):
-            # nobody will use it again in time: no idle sockets by the thousands
+        if not self._is_in_use(hop.key):
+            # not used again in time: no idle sockets by the thousands
             headers = {**headers, "Connection": "close"}
         response: aiohttp.ClientResponse | None = None
         try:
@@ -218,11 +249,11 @@ class HttpClient:
             fault = fault_of(error, prepared, hop, is_begun=response is not None)
             if fault is None or fault is error:
                 raise
-            raise fault from None  # its own words may hold the URL, and that a secret
+            raise fault from None  # its own message may hold the URL, and that a secret
         finally:
             if response is not None:
-                response.close()  # what was read to its end is in the pool already
-            self._was_asked(hop.key)
+                response.close()  # a response that was read to its end is in the pool already
+            self._mark_used(hop.key)
 
     async def _read(
         self, response: aiohttp.ClientResponse, prepared: PreparedPoll, hop: HttpRequest, hops: int
@@ -243,14 +274,14 @@ class HttpClient:
         )
         return HttpResult(response, body, hop.target, hops)
 
-    # what was seen
+    # results
 
-    async def _compared(self, options: HttpOptions, answer: HttpResult, result: dict[str, Any]) -> str:
-        """The digest of what is compared; puts into the result what is kept of it."""
+    async def _digest(self, options: HttpOptions, answer: HttpResult, result: dict[str, Any]) -> str:
+        """Return the digest of what is compared; put into the result what is kept of it."""
         if options.keeps_body:
             result["body"] = kept_of(answer.body, answer.charset)
         if options.take is not None:
-            value = await self._taken(options.take, answer)
+            value = await self._extracted(options.take, answer)
             encoded = msgspec.json.encode(value, order="deterministic")
             if len(encoded) <= KEPT_VALUE_MAX:
                 result["value"] = value
@@ -262,23 +293,23 @@ class HttpClient:
             return digest_of(b"head", *(answer.headers.get(name, "").encode("utf-8", "replace") for name in names))
         return digest_of(b"body", str(answer.status).encode(), answer.body)
 
-    async def _taken(self, take: Extraction, answer: HttpResult) -> Any:
+    async def _extracted(self, take: Extraction, answer: HttpResult) -> Any:
         if not take.pattern:
             return dig(answer.body, take, answer.target)
-        return await self._matcher.search(take.pattern, text_of(answer.body, answer.charset), answer.target)
+        return await self._regex_worker.search(take.pattern, text_of(answer.body, answer.charset), answer.target)
 
-    # what is shared
+    # shared state
 
-    def _is_asked_often(self, host: tuple[str, int]) -> bool:
-        """Will a connection to it be used again in time?"""
-        asked_at = self._asked_at.get(host)
-        return asked_at is not None and time.perf_counter() - asked_at < KEEP_S
+    def _is_in_use(self, host: tuple[str, int]) -> bool:
+        """Whether a connection to it will be used again in time."""
+        used_at = self._used_at.get(host)
+        return used_at is not None and time.perf_counter() - used_at < KEEP_S
 
-    def _was_asked(self, host: tuple[str, int]) -> None:
-        self._asked_at.pop(host, None)
-        if len(self._asked_at) >= HOSTS_MAX:
-            del self._asked_at[next(iter(self._asked_at))]
-        self._asked_at[host] = time.perf_counter()
+    def _mark_used(self, host: tuple[str, int]) -> None:
+        self._used_at.pop(host, None)
+        if len(self._used_at) >= HOSTS_MAX:
+            del self._used_at[next(iter(self._used_at))]
+        self._used_at[host] = time.perf_counter()
 
     def _pool(self, *, is_trusted: bool) -> HttpConnections:
         pool = self._pools.get(is_trusted)
@@ -314,15 +345,30 @@ _CHARSETS = ("utf", "us-ascii", "ascii", "iso-8859", "iso8859", "latin", "window
 
 
 def kept_of(body: bytes, charset: str | None) -> str:
-    """The beginning of the body; secrets are hidden before it is cut: half a secret is one, too."""
+    """Return the beginning of the body; secrets are hidden before the cut: half a secret is one, too."""
     text: str = HIDDEN.hide_in(text_of(body[: KEPT_BODY_MAX + KEPT_MARGIN], charset))
     return text[:KEPT_BODY_MAX]
 
 
 def text_of(body: bytes, charset: str | None) -> str:
-    """The body as text; what cannot be read becomes a mark of its own.  Only charsets of texts are believed."""
+    """Decode the body; undecodable bytes become replacement characters.  Only charsets of texts are accepted."""
     name = (charset or "utf-8").lower()
     try:
         return body.decode(name if name.startswith(_CHARSETS) else "utf-8", "replace")
     except (LookupError, ValueError):
         return body.decode("utf-8", "replace")
+
+
+def _resolve_result(host: str, port: int, found: tuple[Any, ...]) -> ResolveResult:
+    family, _, proto, _, address = found
+    scope = f"%{address[3]}" if family == socket.AF_INET6 and len(address) > 3 and address[3] else ""
+    return ResolveResult(
+        hostname=host, host=f"{address[0]}{scope}", port=port, family=family, proto=proto, flags=_NUMERIC
+    )
+
+
+def _quietly(forget: Any) -> None:
+    try:
+        forget()
+    except RuntimeError:  # that loop is closed
+        return

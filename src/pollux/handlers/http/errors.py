@@ -1,4 +1,4 @@
-"""What can go wrong with a poll, and may trying again help?  One class each; its name begins the error people read.
+"""Faults of a poll, by whether trying again may help.  The class name begins the error that people read.
 
     transient   ConnectTimeout, AnswerTimeout, BodyTimeout, Refused, NoSuchHost, TlsFailed, Interrupted, BadAnswer,
                 NothingTaken, BadStatus (408, 425, 429, 5xx and odd ones)
@@ -24,15 +24,15 @@ class ConnectTimeout(Transient):
 
 
 class AnswerTimeout(Transient):
-    """Connected, but the answer did not begin in time."""
+    """Connected, but the response did not begin in time."""
 
 
 class BodyTimeout(Transient):
-    """The answer began, but did not end in time."""
+    """The response began, but did not end in time."""
 
 
 class Refused(Transient):
-    """Nobody listens there, or there is no way to it."""
+    """Connection refused, or no route."""
 
 
 class NoSuchHost(Transient):
@@ -40,31 +40,31 @@ class NoSuchHost(Transient):
 
 
 class TlsFailed(Transient):
-    """No secure connection came about."""
+    """The TLS handshake failed."""
 
 
 class Untrusted(Permanent):
-    """The certificate is not good: expired, self-signed, of another name."""
+    """The certificate is not valid: expired, self-signed, of another name."""
 
 
 class Interrupted(Transient):
-    """The connection ended before the answer did."""
+    """The connection ended before the response did."""
 
 
 class BadAnswer(Transient):
-    """What came is not HTTP."""
+    """The response is not HTTP."""
 
 
 class BadStatus(Transient):
-    """A status that was not expected, and that may pass."""
+    """An unexpected status that may pass."""
 
 
 class RefusedStatus(Permanent):
-    """A status that was not expected, and that will come again: 3xx, 4xx."""
+    """An unexpected status that will come again: 3xx, 4xx."""
 
 
 class TooBig(Permanent):
-    """The answer is bigger than allowed."""
+    """The response is bigger than allowed."""
 
 
 class BadEncoding(Permanent):
@@ -72,15 +72,15 @@ class BadEncoding(Permanent):
 
 
 class TooManyRedirects(Permanent):
-    """It is sent from place to place."""
+    """More redirects than allowed."""
 
 
 class DeniedAddress(Permanent):
-    """The job may not talk to that address."""
+    """The job may not connect to that address."""
 
 
 class NothingTaken(Transient):
-    """The answer does not hold what was to be taken out of it."""
+    """The response does not hold the value that `take` names."""
 
 
 class SlowPattern(Permanent):
@@ -99,7 +99,7 @@ def status_fault(status: int, target: str, expected: str, retry_after: str | Non
 
 
 def retry_after_s(value: str | None) -> float | None:
-    """Seconds to wait, of a number or a date; None if nothing sensible was said."""
+    """Return the seconds to wait, of a number or a date; None if the header is missing or invalid."""
     if not value or len(value) > 64:
         return None
     text = value.strip()

@@ -1,4 +1,4 @@
-"""What of an answer is wanted?  `json: "data.items[0].price"`, or `regex: "price: ([0-9.]+)"`.
+"""Extraction of a value from a response: `json: "data.items[0].price"`, or `regex: "price: ([0-9.]+)"`.
 
 A path is names between dots, `[3]` or `[-1]` for the item of a list, `["any name"]` for names with dots or blanks; a
 `$` in front means nothing.  Nothing in it can loop, compute or call.
@@ -28,7 +28,7 @@ _PATH_CURE = 'write it like "data.items[0].price" or ["a name"].x'
 
 
 class Extraction(Struct, frozen=True):
-    """Exactly one of them is given."""
+    """What to extract: exactly one of the two is set."""
 
     path: tuple[str | int, ...] = ()
     pattern: str = ""
@@ -70,7 +70,7 @@ def path_of(text: object) -> tuple[str | int, ...]:
 
 
 def pattern_of(text: object) -> str:
-    """A pattern that compiles; how long it takes is watched when it runs (`matcher.py`)."""
+    """Return a pattern that compiles; its run time is bounded when it runs (`regex_worker.py`)."""
     if not isinstance(text, str) or not text or len(text) > PATTERN_CHARS_MAX:
         what = f"it is no text of 1 to {PATTERN_CHARS_MAX} characters"
         raise InvalidInput(what, where="regex", cure='write it like "price: ([0-9.]+)"')
@@ -87,7 +87,7 @@ def pattern_of(text: object) -> str:
 
 
 def dig(body: bytes, take: Extraction, target: str) -> Any:
-    """The value at the path."""
+    """Return the value at the path."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

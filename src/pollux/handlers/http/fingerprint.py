@@ -1,9 +1,9 @@
-"""Is it what we saw last time?  A mark of what was seen, kept as the job's fingerprint, short and printable.
+"""Fingerprint of a response: short, printable, kept as the job's fingerprint.
 
     <recipe><digest>[ E<etag> | M<last modified>]
 
-The digest is of what is compared; the recipe is of the question, so that another question never finds "unchanged"; the
-validator lets the next run, on whatever node, ask "only if it changed".
+The digest is of what is compared; the recipe is of the request, so that a changed request never finds "unchanged"; the
+validator lets the next run, on whatever node, send a conditional request.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Fingerprint(NamedTuple):
         return f"{self.recipe}{self.digest} {self.validator}" if self.validator else self.recipe + self.digest
 
     def header(self) -> tuple[str, str]:
-        """The header that asks for news only."""
+        """Return the header of a conditional request."""
         name = "If-None-Match" if self.validator[0] == "E" else "If-Modified-Since"
         return name, self.validator[1:]
 
 
-def read_mark(text: str) -> Fingerprint | None:
-    """The mark that a fingerprint is; None if it is somebody else's."""
+def parse_fingerprint(text: str) -> Fingerprint | None:
+    """Parse a stored fingerprint; None if this handler did not write it."""
     seen, _, validator = text.partition(" ")
     if len(seen) != RECIPE_CHARS + DIGEST_CHARS or (validator and validator[0] not in "EM"):
         return None
@@ -50,7 +50,7 @@ def recipe_of(*parts: bytes) -> str:
 
 
 def validator_of(headers: Mapping[str, str]) -> str:
-    """ETag, else Last-Modified, if it is of a kind that can be kept and sent back."""
+    """Return ETag, else Last-Modified, if it is of a kind that can be kept and sent back."""
     room = FINGERPRINT_CHARS_MAX - RECIPE_CHARS - DIGEST_CHARS - 2
     for kind, value in (("E", headers.get("ETag")), ("M", headers.get("Last-Modified"))):
         if value and len(value) <= room and value.isascii() and value.isprintable():

@@ -1,6 +1,4 @@
-"""Who polls a URL?  The handler `http`: it reads its params once, opens its connections at the first poll, and says
-what it saw and whether that changed.
-"""
+"""Handler `http`: parses the params of a job once, opens connections at the first poll, reports values and changes."""
 
 from __future__ import annotations
 
@@ -29,28 +27,28 @@ NAME = "http"
 PER_TARGET = 4
 PER_TARGET_MAX = 1_000
 PREPARED_MAX = 20_000
-_QUESTION = ("url", "method", "headers", "body", "json", "auth", "take")  # another one of these is another question
+_QUESTION = ("url", "method", "headers", "body", "json", "auth", "take")  # what makes it another request
 
 
 @cache
 def _options() -> ModuleType:
-    """What reads the params: imported when somebody polls, and found again for every job that is put."""
+    """Import the module of the params at the first use, and return it."""
     return import_module("pollux.handlers.http.options")
 
 
 class Http:
-    """Called with the params of a job; also the rules that its params are checked by."""
+    """The handler, called with the params of a job; also the rules for its params."""
 
     def __init__(self) -> None:
         self.allow_networks: tuple[Network, ...] = ()
         self.per_target = PER_TARGET
-        self.resolver: Any = None  # another way to resolve names; None: the system's
+        self.resolver: Any = None  # another resolver of names; None: the system's
         self._client: HttpClient | None = None
         self._opening: asyncio.Lock | None = None
         self._prepared: dict[str, PreparedPoll] = {}
 
     def set(self, *, allow_networks: Sequence[object] | None = None, per_target: int | None = None) -> None:
-        """What the app says for all polls: the networks before the first, how many at a time whenever it likes."""
+        """Set the app's options for all polls; the networks only before the first poll."""
         if allow_networks is not None:
             self.allow_networks = networks_of(allow_networks)
         if per_target is not None:
@@ -68,8 +66,6 @@ class Http:
             prepared = self._prepare(ctx, params)
         return await client.poll(prepared, job.memory.fingerprint, ctx.traceparent, target=ctx.run.target)
 
-    # rules
-
     def check(self, params: Mapping[str, Any], *, partial: bool) -> None:
         _options().check_options(params, partial=partial)
 
@@ -81,17 +77,15 @@ class Http:
         return target
 
     def out_of_reach(self, params: Mapping[str, Any]) -> str:
-        """Why a job that came by API could not poll its URL, as far as that is known before a name is looked up."""
+        """Return why a job from the API could not poll its URL, as far as that is known before a name is resolved."""
         try:
             host = _options().URL(params["url"]).raw_host or ""
             return refused_host(host, AddressPolicy(inside=False, allowed=self.allow_networks))
         except (KeyError, TypeError, ValueError, InvalidInput):
-            return ""  # what is wrong with it is said by `check`
-
-    # inside
+            return ""  # `check` reports invalid params
 
     async def _open(self) -> HttpClient:
-        """The client; importing what it needs takes a while and is done beside the event loop."""
+        """Return the client; its imports take a while and are done in a thread."""
         self._opening = self._opening or asyncio.Lock()
         async with self._opening:
             if self._client is None:
@@ -108,7 +102,7 @@ class Http:
         try:
             options, source = read_options(params), _source_of(ctx)
             is_trusted = may_hold_references(source)
-            _check_brought(job, ctx.run.payload or {}, options)
+            _check_payload(job, ctx.run.payload or {}, options)
         except InvalidInput as error:
             raise UnfitParams(str(error)) from None
         recipe = _recipe(job, ctx.run.payload)
@@ -127,13 +121,13 @@ class Http:
 
 
 def _source_of(ctx: Context) -> str:
-    """Who named the URL: the job's source, or whoever asked for the run, of whom nothing is known."""
+    """Return the source of the URL: the job's, or the API if the run brought it, whose caller is unknown."""
     payload = ctx.run.payload
     return "run" if payload and "url" in payload else ctx.job.source
 
 
-def _check_brought(job: Job, payload: Mapping[str, Any], options: HttpOptions) -> None:
-    """Whoever merely adds jobs or runs names no file, and sends the secrets of a job nowhere but where it says."""
+def _check_payload(job: Job, payload: Mapping[str, Any], options: HttpOptions) -> None:
+    """Refuse files in what a run brings, and secrets of the job sent to another place than the job names."""
     if options.ca and ("ca" in payload or not may_hold_references(job.source)):
         what = "a job that came by API names no file, nor does a run"
         raise InvalidInput(what, where="ca", cure="declare it in a file or code")
@@ -149,7 +143,7 @@ def _check_brought(job: Job, payload: Mapping[str, Any], options: HttpOptions) -
 
 
 def _recipe(job: Job, payload: Mapping[str, Any] | None) -> str:
-    """Of the stored params, in which secrets are references."""
+    """Return the digest of the stored params, in which secrets are references."""
     from pollux.handlers.http.fingerprint import recipe_of
 
     params = {**job.params, **(payload or {})}

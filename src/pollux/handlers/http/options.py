@@ -1,6 +1,6 @@
-"""What can be said of a poll?  The params of handler `http`, checked as a whole: every problem at once, by its name.
+"""Params of handler `http`, checked as a whole: every problem at once, by its name.
 
-They are read twice: where the job is declared, when `${env:X}` and `${file:X}` still stand in the text, and before a
+They are parsed twice: where the job is declared, with `${env:X}` and `${file:X}` still in the text, and before a
 run, when they are resolved.  So no message quotes a value that may hold a secret.
 """
 
@@ -56,9 +56,9 @@ class Expect(Struct, frozen=True):
 
 
 class HttpOptions(Struct, frozen=True, kw_only=True):
-    """One poll, in our own units."""
+    """Options of a poll, in internal units."""
 
-    url: URL  # of nothing, while its host is still to come
+    url: URL  # empty while its host is not known
     method: str
     headers: dict[str, str]  # all that is sent, `auth` and content type included
     content: bytes | None
@@ -75,20 +75,20 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
 
 
 def read_options(params: Mapping[str, Any], *, declared: bool = False, partial: bool = False) -> HttpOptions:
-    """The options, or `InvalidInput`, or `InvalidConfig` with all problems, each with its name in `where`.
+    """Return the options, or raise `InvalidInput`, or `InvalidConfig` with all problems, each with its name in `where`.
 
-    `declared`: as they stand in a definition, so that secrets must be references.  `partial`: the URL may still come.
+    `declared`: as they are in a definition, so that secrets must be references.  `partial`: the URL may still come.
     """
     return _options(_values(params, declared=declared, partial=partial))
 
 
 def check_options(params: Mapping[str, Any], *, partial: bool = False, in_file: bool = False) -> None:
-    """Can they be read as they stand in a definition?  `in_file`: for whoever reads the complaint, they are in one."""
+    """Raise if they cannot be parsed in a definition.  `in_file`: words the message for a reader of the file."""
     _values(params, declared=True, partial=partial, in_file=in_file)
 
 
 def check_by_api(params: Mapping[str, Any]) -> None:
-    """What a definition that came by API may not hold: the name of a file, and a secret in a header."""
+    """Refuse what a definition from the API may not hold: the name of a file, and a secret in a header."""
     problems = []
     if params.get("ca"):
         cure = "declare the job in a config file or in code"
@@ -150,7 +150,7 @@ def _options(values: dict[str, Any]) -> HttpOptions:
 
 
 def target_of(params: Mapping[str, Any]) -> str:
-    """Host and port of the URL, or nothing while they are not known."""
+    """Return host and port of the URL, or an empty string while they are not known."""
     url = params.get("url")
     if not isinstance(url, str) or _has_open_host(url):
         return ""
@@ -162,7 +162,7 @@ def target_name(url: URL) -> str:
     return f"[{host}]:{url.port}" if ":" in host else f"{host}:{url.port}"
 
 
-# the readers, one for each option
+# parsers, one for each option
 
 
 def _unknown(name: str) -> InvalidInput:
@@ -185,12 +185,12 @@ def _url(value: Any) -> URL:
 
 
 def _has_open_host(text: str) -> bool:
-    """Is the host, or the whole, still to come from a secret?"""
+    """Whether the host, or the whole URL, comes from a secret."""
     return _REFERENCE in text and _REFERENCE in re.split(r"[/?#]", text.partition("://")[2] or text)[0]
 
 
 def check_url(url: URL) -> None:
-    """Of http or https, with a host, without a user."""
+    """Refuse a URL that is not http or https, has no host, or has a user."""
     if url.scheme not in {"http", "https"}:
         raise InvalidInput(f"it is of {url.scheme or 'no scheme'}, not of http or https"[:80], cure=_URL_CURE)
     if not url.raw_host:
@@ -233,7 +233,7 @@ def _headers(value: Any) -> dict[str, str]:
 
 
 def _auth(value: Any) -> str:
-    """The value of the header Authorization."""
+    """Return the value of the header Authorization."""
     if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in {"basic", "bearer"}:
         raise InvalidInput("it is neither basic nor bearer", cure=_AUTH_CURE)
     [(kind, given)] = value.items()
@@ -256,7 +256,7 @@ def _part(value: Any, where: str) -> str:
 
 
 def _check_hidden(auth: Any, cure: str) -> None:
-    """In a definition a password or a token is a reference; nothing else keeps it out of files and databases."""
+    """In a definition require a reference for a password or token; nothing else keeps it out of files and databases."""
     kind, given = next(iter(auth.items()))
     secret, where = (given, "bearer") if kind == "bearer" else (given["password"], "basic.password")
     if secret and not has_reference(secret):
@@ -264,7 +264,7 @@ def _check_hidden(auth: Any, cure: str) -> None:
 
 
 def _check_reach(url: URL) -> None:
-    """Whoever declares it: is it an address that is never reached?"""
+    """Refuse an address that is never reached, whatever the source."""
     if words := refused_host(url.raw_host or "", AddressPolicy(inside=True)):
         raise InvalidInput(words, cure="name another host; no setting opens this one")
 
@@ -338,7 +338,7 @@ def _path(value: Any) -> str:
 
 
 def _line(value: Any, at_least: int, at_most: int) -> str:
-    """Text of one line; it may be a secret, so it is never quoted."""
+    """Return text of one line; it may be a secret, so it is never quoted."""
     if not isinstance(value, str) or not at_least <= len(value) <= at_most:
         raise InvalidInput(f"it is no text of {at_least} to {at_most} characters", cure="write the text in quotes")
     if _CONTROL.search(value):

@@ -1,9 +1,8 @@
-"""What does the child of `matcher.py` do?  It searches, one question after the other, and dies by the alarm if one
-takes too long.
+"""Child process of `regex_worker.py`: runs one regex search after another; the alarm ends it if one takes too long.
 
 It is run as a file by a Python without site-packages, so it imports nothing of ours.  The alarm is the kernel's and
-counts the time that the search itself used: its default action ends the process even inside a search, and also when
-the parent is gone.
+counts the CPU time of the search: its default action ends the process even inside a search, and also when the parent
+is gone.
 """
 
 from __future__ import annotations

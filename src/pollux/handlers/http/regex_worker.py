@@ -1,8 +1,8 @@
-"""How long may a regex think?  Not long, and never in this process: Python's `re` cannot be interrupted.
+"""Regex worker: searches run in a child process, because Python's `re` cannot be interrupted.
 
-A pattern like `(a+)+$` needs years for a few dozen characters, and while it searches nothing else of its process runs.
-So patterns run in a small child that is started at the first use, is given `BUDGET_S` for each search, and dies by its
-own alarm past it; a pattern that did that is refused from then on, at once.
+A pattern like `(a+)+$` needs years for a few dozen characters, and nothing else in its process runs meanwhile.  So
+searches run in a small child that is started at the first use, has `BUDGET_S` for each search, and is ended by its
+own alarm after that; such a pattern is refused from then on, at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pollux.units import format_size
 
 BUDGET_S = 0.5
 PATIENCE_S = 10.0  # for a child that neither answers nor dies (the machine is that busy)
-GONE_S = 5.0  # for one that has closed its side to be gone
+GONE_S = 5.0  # until a child whose pipe was closed has exited
 SLOW_MAX = 1_000
 _CHILD = Path(__file__).with_name("regex_child.py")
 _HEAD = 4
@@ -36,7 +36,7 @@ class RegexWorker:
         self._slow: dict[str, None] = {}
 
     async def search(self, pattern: str, text: str, target: str) -> str:
-        """The first group of the first match (the whole match, if the pattern has no group)."""
+        """Return the first group of the first match (the whole match, if the pattern has no group)."""
         async with self._turn:
             if pattern in self._slow:
                 raise _slow_pattern()
@@ -79,9 +79,9 @@ class RegexWorker:
         return found
 
     async def _end(self, patience_s: float = 0.0) -> int | None:
-        """End the child and answer how it ended, if there was one.
+        """End the child and return its exit status, if there was one.
 
-        One that is dying gets the time to: a kill at that moment would take its status from whoever waits for it.
+        A child that is dying gets time to do so: a kill at that moment would replace its status.
         """
         child, self._child = self._child, None
         if child is None:

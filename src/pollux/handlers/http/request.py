@@ -1,4 +1,4 @@
-"""What is asked, and of whom?  A poll as it is prepared once for each job, and the hops that redirects make of it."""
+"""Requests of a poll: prepared once for each job, and the hops that redirects make of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pollux.handlers.http.options import HttpOptions, check_url, target_name
 from pollux.handlers.http.target_limit import WAIT_S
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-MARGIN_MS = 100  # we want to say what took so long before the engine cuts us off
+MARGIN_MS = 100  # time to report what took so long before the engine cancels the poll
 _SAFE_HEADERS = frozenset({"user-agent", "accept", "accept-encoding", "accept-language"})
 
 
@@ -29,14 +29,14 @@ class HttpRequest:
         self.target = target_name(url)
         self.address = literal(url.raw_host or "")
         if self.address is not None and str(self.address) != url.raw_host:
-            url = url.with_host(str(self.address))  # 2130706433 is 127.0.0.1: say so, before anybody else guesses
+            url = url.with_host(str(self.address))  # 2130706433 is 127.0.0.1: normalize it before resolvers see it
         self.url, self.method, self.headers, self.content = url, method, headers, content
         self.key = (url.raw_host or "", url.port or 0)
-        self.cleared_by: AddressPolicy | None = None  # by whose rules its address was found to be allowed
+        self.cleared_by: AddressPolicy | None = None  # the policy by which its address was allowed
 
 
 class PreparedPoll:
-    """A poll whose every decision is made: what is sent, and what is looked for in the answer."""
+    """A poll with every decision made: the request, and what to look for in the response."""
 
     __slots__ = (
         "expect",
@@ -65,24 +65,24 @@ class PreparedPoll:
         self.params, self.source, self.job_ms = params, source, job_ms
         self.options, self.recipe, self.is_trusted = options, recipe, is_trusted
         self.expect = options.expect.statuses
-        patience_ms = min(int(WAIT_S * 1000), job_ms // 10)  # set apart: waiting takes nothing of the server's time
+        patience_ms = min(int(WAIT_S * 1000), job_ms // 10)  # separate: waiting takes nothing of the server's time
         self.patience_s = patience_ms / 1000
         self.total_ms = min(options.timeout_ms, job_ms - patience_ms - min(MARGIN_MS, job_ms // 10))
         self.timeout = aiohttp.ClientTimeout(total=self.total_ms / 1000, connect=options.connect_ms / 1000)
         self.hop = HttpRequest(options.url, options.method, options.headers, options.content)
 
     def fits(self, params: Mapping[str, Any], source: str, job_ms: int) -> bool:
-        """Is it still what these ask for?"""
+        """Whether it was prepared for these params, source and timeout."""
         return self.job_ms == job_ms and self.source == source and self.params == params
 
     def rest(self, begun: float) -> aiohttp.ClientTimeout:
-        """What is left of the time, for a later hop."""
+        """Return the time that is left for a later hop."""
         left = self.total_ms / 1000 - (time.perf_counter() - begun)
         return aiohttp.ClientTimeout(total=max(left, 0.001), connect=self.timeout.connect)
 
 
 def next_hop(hop: HttpRequest, status: int, location: str) -> HttpRequest:
-    """Where a redirect leads.  To another origin goes nothing that may be a secret."""
+    """Return the request for a redirect.  Nothing that may be a secret goes to another origin."""
     try:
         if not location:
             raise InvalidInput("it does not say where")

@@ -1,9 +1,9 @@
 """Places of targets: how many polls go to one target at the same time.
 
 A poll takes a place of its job's target for all of its requests.  If none is free it waits in its seat, for at most
-`WAIT_S`, and only in a line that may move by then; in a line that stands still one poll waits at a time.  Any other is
-sent away (`Postponed`): its run goes back uncharged and comes again, those of one target one after another, about as
-fast as its places become free.  So polls that wait hold next to no seats, and cost no more the longer it takes.
+`WAIT_S`, and only in a queue that may advance by then; in a stalled queue one poll waits at a time.  Any other is
+sent back (`Postponed`): its run goes back uncharged and comes again, those of one target one after another, about as
+fast as its places become free.  So waiting polls hold next to no seats, and cost no more the longer it takes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pollux.errors import Postponed
 from pollux.units import counted
 
 WAIT_S = 0.1
-AGAIN_S = (0.2, 10.0)  # how soon a run that was sent away comes again: at the soonest, and at the latest
+AGAIN_S = (0.2, 10.0)  # delay of a run that was sent back: at least, and at most
 STEP_S = 0.005  # between two of them at least
-HOLD_S = 0.1  # how long a poll keeps its place, until one of the target has shown it
+HOLD_S = 0.1  # how long a poll is assumed to keep its place, until one of the target has shown it
 TARGETS_MAX = 20_000
 
 
@@ -30,8 +30,8 @@ class TargetSlots:
         self.active = 0
         self.line: deque[asyncio.Future[None]] = deque()
         self.hold_s = HOLD_S  # smoothed
-        self.moved_at = 0.0  # when a place was last taken or left
-        self.again_at = 0.0  # the next run that is sent away comes no sooner
+        self.moved_at = 0.0  # when a place was last taken or freed
+        self.again_at = 0.0  # the next run that is sent back comes no sooner
         self.used_at = float("-inf")
 
     @property
@@ -40,7 +40,7 @@ class TargetSlots:
 
 
 class TargetLimit:
-    """All targets of a process: `enter` before the first request of a poll, `leave` after its last, always."""
+    """All targets of a process: call `enter` before the first request of a poll, `leave` after its last, always."""
 
     def __init__(self, *, per_target: int) -> None:
         self.per_target = per_target
@@ -63,7 +63,7 @@ class TargetLimit:
         return True
 
     def leave(self, target: TargetSlots, held_s: float) -> None:
-        """Give the place to the next in line, unless there are fewer places by now."""
+        """Give the place to the next in the queue, unless there are fewer places by now."""
         target.hold_s += (held_s - target.hold_s) / 4
         target.moved_at = target.used_at = asyncio.get_running_loop().time()
         while target.line and target.active <= self.per_target:
@@ -74,35 +74,35 @@ class TargetLimit:
         target.active -= 1
 
     async def enter(self, target: TargetSlots, name: str, *, patience_s: float = WAIT_S) -> None:
-        """Take a place; `Postponed` if none becomes free in time."""
+        """Take a place; raise `Postponed` if none becomes free in time."""
         if self.try_enter(target):
             return
         loop = asyncio.get_running_loop()
-        if target.line and not self._moves(target, loop.time(), patience_s):
-            raise self._sent_away(target, name)
+        if target.line and not self._is_moving(target, loop.time(), patience_s):
+            raise self._postponed(target, name)
         turn: asyncio.Future[None] = loop.create_future()
         target.line.append(turn)
         try:
             await asyncio.wait([turn], timeout=patience_s)
         except BaseException:
-            self._step_out(target, turn)
+            self._leave_queue(target, turn)
             raise
         if not turn.done():
-            self._step_out(target, turn)
-            raise self._sent_away(target, name)
+            self._leave_queue(target, turn)
+            raise self._postponed(target, name)
 
-    def _moves(self, target: TargetSlots, now: float, patience_s: float) -> bool:
-        """Is the line worth waiting in: did it move lately, and is it short enough to be through in time?"""
+    def _is_moving(self, target: TargetSlots, now: float, patience_s: float) -> bool:
+        """Whether the queue moved lately, and is short enough to be through in time."""
         through_s = (len(target.line) + 1) * target.hold_s / self.per_target
         return now - target.moved_at <= patience_s and through_s <= patience_s
 
-    def _step_out(self, target: TargetSlots, turn: asyncio.Future[None]) -> None:
+    def _leave_queue(self, target: TargetSlots, turn: asyncio.Future[None]) -> None:
         if turn.done():
-            self.leave(target, target.hold_s)  # the place came as we gave up
+            self.leave(target, target.hold_s)  # the place came as the wait ended
         else:
             target.line.remove(turn)
 
-    def _sent_away(self, target: TargetSlots, name: str) -> Postponed:
+    def _postponed(self, target: TargetSlots, name: str) -> Postponed:
         now, (least, most) = asyncio.get_running_loop().time(), AGAIN_S
         at = min(max(now + least, target.again_at), now + most)
         target.again_at = at + max(STEP_S, target.hold_s / self.per_target)
@@ -110,7 +110,7 @@ class TargetLimit:
         return Postponed(reason, after_s=at - now)
 
     def _forget(self) -> None:
-        """Targets that nobody uses, the longest unused first."""
+        """Drop targets that are not in use, the longest unused first."""
         empty = sorted((target.used_at, name) for name, target in self._targets.items() if target.is_empty)
         for _, name in empty[: TARGETS_MAX // 4]:
             del self._targets[name]
