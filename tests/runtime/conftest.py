@@ -1,4 +1,4 @@
-"""What do these tests share?  A folder with a file to read, and an app in memory."""
+"""Fixtures of the runtime tests: a folder with a file to read, and an app in memory."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the runtime's tests work with: a store that is watched and fails on request, and a workshop of small parts."""
+"""Fakes of the runtime tests: a store that records and fails on request, and sets of small parts."""
 
 from __future__ import annotations
 

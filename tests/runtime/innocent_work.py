@@ -1,4 +1,4 @@
-"""Handlers of a crowd of innocents and the one among them that kills whatever process it runs in."""
+"""Handlers of many harmless jobs, and of the one that kills whatever process it runs in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that is read again, the code that it names, and an app that has read it."""
+"""A config file that is reloaded, the code that it names, and an app that has loaded it."""
 
 from pollux import Pollux
 from pollux.config import load_config

@@ -1,4 +1,4 @@
-"""What a scraper reads of an app."""
+"""Scraper of an app's metrics."""
 
 from prometheus_client.parser import text_string_to_metric_families as read
 

@@ -1,4 +1,4 @@
-"""How soon are the innocents done after workers were killed?  In virtual time, with real children."""
+"""Time until the harmless runs are done after workers were killed, in virtual time, with real children."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The app as its users meet it, on the memory store."""
+"""The app as its users see it, on the memory store."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""How does one run end, whatever its handler does?"""
+"""How a run ends, whatever its handler does."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Is what an operator changes on record in the very write that changes it?  Who is stopped leaves both or neither."""
+"""Audit lines are written with the change itself: an interrupted operator leaves both or neither."""
 
 import asyncio
 import re

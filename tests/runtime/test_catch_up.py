@@ -1,4 +1,4 @@
-"""After a leader change: what was missed is caught up without taking the place of the due time right after it."""
+"""After a leader change: what was missed is caught up without replacing the due time right after it."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A handler in a child process: does it go as in the node, and does nothing of it ever stay behind?"""
+"""A handler in a child process runs as in the node, and leaves nothing behind."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from pollux.runtime.isolation.parent import (
     Child,
     IdleChildren,
     RelayedError,
-    _to_hide,
+    _secrets_in,
     call_in_child,
     check_place,
     in_child,
@@ -193,8 +193,8 @@ async def test_a_failed_child_leaves_no_follow_up():
         (child_work.abort, "Crashed: its child was killed by SIGABRT"),
         (child_work.vanish, "Crashed: its child ended with exit code 3 before its handler did"),
         (child_work.vanish_well, "Crashed: its child ended with exit code 0 before its handler did"),
-        (child_work.babble, "Crashed: its child said what cannot be read: a frame of 4294967295 bytes"),
-        (child_work.babble_json, "Crashed: its child said what cannot be read: no word of ours"),
+        (child_work.babble, "Crashed: its child sent an unreadable frame: a frame of 4294967295 bytes"),
+        (child_work.babble_json, "Crashed: its child sent an unreadable frame: not a frame of this protocol"),
     ],
 )
 async def test_a_child_that_dies_without_a_word_has_crashed(call, words, capfd):
@@ -336,10 +336,14 @@ def children() -> set[str]:
 # suspects
 
 
-async def suspects(call, count=1, *, seats=4, losses=2, suspects_max=2, **options):
+@pytest.fixture(autouse=True)
+def two_suspects_at_a_time(monkeypatch):
+    monkeypatch.setattr("pollux.runtime.dispatcher.SUSPECTS_MAX", 2)
+
+
+async def suspects(call, count=1, *, seats=4, losses=2, **options):
     """A shop whose runs were leased to nodes that vanished, so many times; it has claimed them once."""
     shop = await Shop(seats=seats).open()
-    shop.kit.suspects_max = suspects_max
     job = await shop.job("job", call, **options)
     await shop.enqueue(job, *(f"r{number}" for number in range(1, count + 1)))
     for number in range(losses):
@@ -395,8 +399,9 @@ async def test_some_suspects_are_tried_at_a_time_and_the_others_wait_uncharged()
     assert {(await shop.run(f"r{number}")).state for number in range(1, 6)} == {RunState.DONE}
 
 
-async def test_a_child_is_used_again_for_the_next_suspect():
-    shop = await suspects(child_work.where, 3, suspects_max=1)
+async def test_a_child_is_used_again_for_the_next_suspect(monkeypatch):
+    monkeypatch.setattr("pollux.runtime.dispatcher.SUSPECTS_MAX", 1)
+    shop = await suspects(child_work.where, 3)
     for _ in range(2):
         await emptied(shop.pool)
         await shop.clock.advance(1_000)
@@ -647,6 +652,9 @@ async def test_a_child_is_told_the_secrets_that_it_can_know_and_no_others(monkey
     for secret in ("secret-of-environment", "secret-of-params", "secret-of-others"):
         HIDDEN.add(secret)
     try:
-        assert set(_to_hide({"a": [{"b": "Bearer secret-of-params"}]})) == {"secret-of-environment", "secret-of-params"}
+        assert set(_secrets_in({"a": [{"b": "Bearer secret-of-params"}]})) == {
+            "secret-of-environment",
+            "secret-of-params",
+        }
     finally:
         HIDDEN.clear()

@@ -1,4 +1,4 @@
-"""Nodes with different code on one store: runs come to those that know the handler, and nobody spins or starves."""
+"""Nodes with different code on one store: runs reach nodes with their handler, and no node spins or starves."""
 
 import asyncio
 from random import Random
@@ -10,7 +10,7 @@ from pollux.events import Events
 from pollux.model import Cause, Job, RunState, run_of
 from pollux.registry import Registry
 from pollux.runtime import NodeRuntime, RuntimeOptions
-from pollux.runtime.claim_backoff import ClaimBackoff
+from pollux.runtime.dispatcher import ClaimBackoff
 from pollux.simulate import VirtualClock, VirtualTime
 from pollux.store.contract import JobPut, RunFilter
 from pollux.store.memory import MemoryStore
@@ -23,36 +23,36 @@ def a_manner():
 
 
 async def test_who_sees_no_runs_of_strangers_claims_as_ever():
-    _, manners = a_manner()
-    manners.saw(seated=3, asked=3, given=3, lets_others=False)
-    assert not manners.is_polite
-    assert manners.limit(4) == 4
-    assert manners.rest_ms(100) == 100
+    _, backoff = a_manner()
+    backoff.record(seated=3, asked=3, claimed=3, lets_others=False)
+    assert not backoff.is_polling
+    assert backoff.limit(4) == 4
+    assert backoff.rest_ms(100) == 100
 
 
 async def test_who_sees_one_looks_now_and_then_for_half_a_minute():
-    clock, manners = a_manner()
-    manners.saw(seated=0, asked=3, given=1, lets_others=True)
-    assert manners.is_polite
-    assert manners.limit(4) == 100
-    assert 375 <= manners.rest_ms(100) <= 625
+    clock, backoff = a_manner()
+    backoff.record(seated=0, asked=3, claimed=1, lets_others=True)
+    assert backoff.is_polling
+    assert backoff.limit(4) == 100
+    assert 375 <= backoff.rest_ms(100) <= 625
     await clock.advance(30_000)
-    assert not manners.is_polite
+    assert not backoff.is_polling
 
 
 async def test_looks_that_find_nothing_else_come_less_often_but_at_least_every_two_seconds_or_so():
-    _, manners = a_manner()
+    _, backoff = a_manner()
     for _ in range(10):
-        manners.saw(seated=0, asked=100, given=1, lets_others=True)
-    assert 1_500 <= manners.rest_ms(100) <= 2_500
-    manners.saw(seated=1, asked=100, given=2, lets_others=True)
-    assert manners.rest_ms(100) <= 625
+        backoff.record(seated=0, asked=100, claimed=1, lets_others=True)
+    assert 1_500 <= backoff.rest_ms(100) <= 2_500
+    backoff.record(seated=1, asked=100, claimed=2, lets_others=True)
+    assert backoff.rest_ms(100) <= 625
 
 
 async def test_a_look_that_was_full_is_followed_by_the_next_soon():
-    _, manners = a_manner()
-    manners.saw(seated=0, asked=100, given=100, lets_others=True)
-    assert manners.rest_ms(100) == 100
+    _, backoff = a_manner()
+    backoff.record(seated=0, asked=100, claimed=100, lets_others=True)
+    assert backoff.rest_ms(100) == 100
 
 
 # in virtual time
@@ -180,7 +180,7 @@ async def test_a_run_that_nobody_can_run_is_nobodys_hurry():
         for n in range(3):
             await world.enqueue("nobody", f"n{n}")
             await asyncio.sleep(1)
-            assert not node.dispatcher.manners.is_polite
+            assert not node.dispatcher.backoff.is_polling
             await world.enqueue("ours", f"r{n}")
             assert await world.until_done("ours", n + 1) <= 0.2
 

@@ -1,4 +1,4 @@
-"""A clock that was a day ahead and is set right, with a change of the leader in between: every schedule goes on."""
+"""A clock that was a day ahead and is corrected, with a change of the leader in between: every schedule goes on."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Is what `compare` says of two versions what happened in them?"""
+"""`compare` of two versions reports what happened in them."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Does the pool get its runs, and the store its peace?"""
+"""The dispatcher keeps the pool filled, without calling the store too often."""
 
 import asyncio
 from collections import Counter
@@ -294,7 +294,7 @@ async def test_who_else_knows_a_handler_is_asked_anew_but_not_for_every_run():
         await shop.enqueue(job, f"r{n}")
         await shop.dispatcher.turn()
         await shop.settler.turn()
-        polite.append(shop.dispatcher.manners.is_polite)
+        polite.append(shop.dispatcher.backoff.is_polling)
         await shop.store.beat(Node("other", handlers=("stranger",)), ttl_ms=45_000)
         await shop.clock.advance(700)
     assert polite == [False, False, False, True]
@@ -308,13 +308,13 @@ async def test_a_node_of_another_version_that_knows_the_handler_is_not_let_go_fi
     await shop.store.beat(Node("far", handlers=("stranger",), scheduler_version=3), ttl_ms=45_000)
     await shop.enqueue(job, "r1")
     await shop.dispatcher.turn()
-    assert not shop.dispatcher.manners.is_polite
+    assert not shop.dispatcher.backoff.is_polling
 
     await shop.clock.advance(5_000)
     await shop.store.beat(Node("near", handlers=("stranger",), scheduler_version=ALL_VERSIONS), ttl_ms=45_000)
     await shop.enqueue(job, "r2")
     await shop.dispatcher.turn()
-    assert shop.dispatcher.manners.is_polite
+    assert shop.dispatcher.backoff.is_polling
 
 
 async def test_a_full_feed_makes_it_rest_a_second_and_say_so_once_a_minute():

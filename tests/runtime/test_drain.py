@@ -1,4 +1,4 @@
-"""Does a node that was asked to claim nothing claim nothing, and go on when that is over?"""
+"""A node that was asked to claim nothing claims nothing, and goes on when that is over."""
 
 from random import Random
 
@@ -27,7 +27,7 @@ async def test_a_claim_that_had_begun_is_handed_back_uncharged():
     await shop.enqueue(job, "r1", "r2", cause=Cause.FORCED)
     await shop.store.put_notes([NotePut(DRAIN, {"reason": "it is moved"})])
 
-    shop.dispatcher._must_look = False  # it looked a moment before
+    shop.dispatcher._must_read_stops = False  # it looked a moment before
     await shop.dispatcher.turn()
     assert shop.store.count("claim") == 1
     await shop.settler.turn()

@@ -1,4 +1,4 @@
-"""Every way in which a file becomes another one is told, by the system and not by looking now and then."""
+"""Every way in which a file can change is reported by the system, not by polling."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The words of a refused force-run whose live run ends between the refusal and the look at it."""
+"""The message of a refused force-run whose live run ends between the refusal and the lookup."""
 
 import pytest
 

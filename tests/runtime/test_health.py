@@ -1,4 +1,4 @@
-"""Does health see what is wrong in a deployment that really has it?"""
+"""Health reports what is wrong in a deployment that really has it."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Who learns that a node is alive?  The heartbeat, and whoever supervises it."""
+"""The heartbeat of a node: the URL that is called, and systemd's watchdog."""
 
 import socket
 

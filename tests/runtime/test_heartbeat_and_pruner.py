@@ -1,4 +1,4 @@
-"""Does a node say that it lives, and does the leader's node forget what may be forgotten?"""
+"""Beats of nodes, and pruning by the leader's node."""
 
 import pytest
 
@@ -6,9 +6,9 @@ from pollux.clock import FakeClock
 from pollux.errors import InvalidInput, StoreError
 from pollux.events import Events
 from pollux.model import Node
-from pollux.runtime.heartbeat import Heartbeat, check_key
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Rest
+from pollux.runtime.node import Heartbeat, check_key
 from pollux.runtime.pruner import PruneOptions, Pruner
 from pollux.runtime.store_clock import StoreClock
 from pollux.store.memory import MemoryStore
@@ -55,7 +55,7 @@ def a_pruner(store, leader, **options):
 async def test_only_the_leaders_node_prunes(store):
     leader = Leader(store, "a", clock=store.clock, events=store.events)
     pruner = a_pruner(store, leader)
-    assert await pruner.turn() == Rest.ASIDE
+    assert await pruner.turn() == Rest.STANDBY
     assert store.count("prune") == 0
     await leader.turn()
     assert (await pruner.turn()).ms == 60_000

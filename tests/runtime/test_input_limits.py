@@ -1,4 +1,4 @@
-"""What does no door let in?  Values that could be written but not read, found or bounded any more."""
+"""Values that every entry point refuses: they could be written, but not read, found or bounded any more."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Who adds a job goes with others who do: how many writes that takes, and whom it keeps waiting."""
+"""Concurrent adds of jobs share writes: how many writes that takes, and what it delays."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""When do we lead, and how long may we believe it?"""
+"""The leader's term: when a node leads, and how long it trusts the term."""
 
 import asyncio
 
@@ -177,7 +177,7 @@ async def test_who_was_not_listening_long_before_it_asked_asks_again_within_a_se
     leader, other = a_leader(store), a_leader(store, "b")
     await leader.turn()
     await store.clock.advance(2_000)
-    other.hears_since = lambda: None if since is None else store.clock.mono_ms() - since
+    other.listening_since = lambda: None if since is None else store.clock.mono_ms() - since
 
     rest = await other.turn()
 
@@ -187,7 +187,7 @@ async def test_who_was_not_listening_long_before_it_asked_asks_again_within_a_se
 async def test_the_second_is_counted_from_the_question_but_a_slow_store_is_not_asked_on_and_on(store):
     leader, other = a_leader(store), a_leader(store, "b")
     await leader.turn()
-    other.hears_since = lambda: None
+    other.listening_since = lambda: None
     for took_ms, rests_ms in ((300, 650), (2_000, 475)):
         store.faults["elect"] = [answers := asyncio.Event()]
         turn = asyncio.ensure_future(other.turn())
@@ -203,13 +203,13 @@ async def test_who_stops_listening_while_it_rests_does_not_rest_for_long(store):
     await leader.turn()
     await store.clock.advance(2_000)
     since = 0.0
-    other.hears_since = lambda: since
+    other.listening_since = lambda: since
     other.start()
     await settle_down()
     await store.clock.advance(2_000)
     await leader.resign()
     since = store.clock.mono_ms()
-    other.unheard()
+    other.listening_ended()
     await settle_down()
 
     assert other.term == 2
@@ -219,11 +219,11 @@ async def test_who_listens_with_gaps_asks_about_once_a_second(store):
     leader, other = a_leader(store), a_leader(store, "b")
     await leader.turn()
     await store.clock.advance(1_000)
-    other.hears_since = store.clock.mono_ms
+    other.listening_since = store.clock.mono_ms
     other.start()
     for _ in range(80):
         await store.clock.advance(50)
-        other.unheard()
+        other.listening_ended()
     assert 4 <= store.count("elect") - 1 <= 5
     await other.stop()
 

@@ -1,4 +1,4 @@
-"""A leader whose plans do not go through: it must not keep the term from a node that can plan."""
+"""A leader whose plans do not go through must not keep the term from a node that can plan."""
 
 import pytest
 
@@ -88,7 +88,7 @@ async def test_a_question_that_was_under_way_when_it_stepped_aside_wins_it_nothi
     """The leader asks for its term all the time; an answer that comes later must not bring it back."""
     await weak.leader.step_aside("it cannot plan")
     await store.elect(weak.leader.node_id, ttl_ms=TTL_MS)  # as if it had been answered behind that
-    await weak.leader._heard(await store.elect(weak.leader.node_id, ttl_ms=TTL_MS), store.clock.mono_ms())
+    await weak.leader._answered(await store.elect(weak.leader.node_id, ttl_ms=TTL_MS), store.clock.mono_ms())
 
     assert weak.leader.term is None
     assert (await store.elect("node-2", ttl_ms=TTL_MS)).holder == "node-2"

@@ -1,4 +1,4 @@
-"""Settings, drains and asked turns: every node hears, over restarts, and it costs nothing while nobody speaks."""
+"""Live settings, drains and requested turns reach every node, survive restarts, and cost nothing while unused."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Does a loop live as it should?  It rests, wakes, stops, counts and catches; `turn` does nothing of that."""
+"""The base class of loops: it rests, wakes, stops, counts and catches; `turn` does nothing of that."""
 
 import asyncio
 
@@ -109,7 +109,7 @@ async def test_a_turn_that_raises_is_counted_said_once_and_tried_again_later_eac
 
 async def test_a_turn_that_did_nothing_tells_nobody_that_it_works_again():
     """A leader that lost its term while the store was down has not planned again; the next turn that works says so."""
-    loop = await started(Script(RuntimeError("down"), RuntimeError("down"), Rest.ASIDE, Rest.ASIDE, Rest(1_000)))
+    loop = await started(Script(RuntimeError("down"), RuntimeError("down"), Rest.STANDBY, Rest.STANDBY, Rest(1_000)))
     await loop.clock.advance(1_000)
     assert (loop.heard.of(LoopRecovered), loop.status().errors_in_a_row) == ([], 0)
     for _ in range(2):
@@ -184,7 +184,7 @@ async def test_cancellation_is_not_an_error():
         return Rest.NONE
 
     loop = await started(Script(wait_for_ever))
-    going = loop._going
+    going = loop._running
     going.cancel()
     with pytest.raises(asyncio.CancelledError):
         await going

@@ -1,4 +1,4 @@
-"""What holds the event loop is seen from outside of it, and nothing is looked at while it is on time."""
+"""What holds the event loop is sampled from outside of it, and nothing is sampled while it is on time."""
 
 import asyncio
 import threading
@@ -55,7 +55,7 @@ async def test_a_hold_is_said_once_while_it_lasts():
         await sampler.turn()
     assert [hold.by for hold in said] == ["handler fetch, shop.py:31 in parse"]
     assert said[0].ms >= 3_000
-    assert lag.is_said, "so that it is not said again when it is over"
+    assert lag.is_reported, "so that it is not said again when it is over"
 
 
 async def test_a_hold_that_was_over_before_anybody_looked_is_said_when_it_is(caplog):
@@ -65,7 +65,7 @@ async def test_a_hold_that_was_over_before_anybody_looked_is_said_when_it_is(cap
         app.crew.events.listen(LoopHeld, heard.append)
         app.crew.lag.on_held(LoopHold(1_500, "handler fetch, shop.py:31 in parse"))
         app.crew.lag.on_held(LoopHold(900, "shorter than health.loop_lag"))
-        app.crew.lag.is_said = True
+        app.crew.lag.is_reported = True
         app.crew.lag.on_held(LoopHold(75_000, "handler fetch, shop.py:31 in parse"))
     told = LoopHeld(node, 1_500, "handler fetch, shop.py:31 in parse", is_over=True)
     assert [each for each in heard if "shop.py" in each.by or "shorter" in each.by] == [told]

@@ -1,4 +1,4 @@
-"""Do the metrics tell the truth?  What was done is counted, what is there is shown, and neither grows for ever."""
+"""Metrics: what was done is counted, what exists is shown, and neither grows for ever."""
 
 import asyncio
 import time

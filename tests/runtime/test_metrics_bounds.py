@@ -1,4 +1,4 @@
-"""Do the metrics stay small and cheap?  However many jobs, names and scrapers there are, on every store."""
+"""Metrics stay small and cheap, however many jobs, names and scrapers there are, on every store."""
 
 import asyncio
 import sys

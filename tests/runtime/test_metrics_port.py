@@ -1,4 +1,4 @@
-"""The port that tells metrics and nothing else, to whoever asks in time."""
+"""The port that serves metrics and nothing else."""
 
 import asyncio
 from collections.abc import AsyncIterator

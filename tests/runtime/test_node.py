@@ -1,4 +1,4 @@
-"""Does the whole node keep its promises?  All loops together, on a memory store, in virtual time."""
+"""The whole node: all loops together, on a memory store, in virtual time."""
 
 import asyncio
 from random import Random

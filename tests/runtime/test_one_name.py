@@ -1,4 +1,4 @@
-"""Two files or programs of one name on one store: neither takes away what the other one declares, unless it is said."""
+"""Two files or programs of one name on one store: neither removes what the other declares, unless confirmed."""
 
 import asyncio
 import platform

@@ -1,4 +1,4 @@
-"""Is there never more than one run on a seat, and never more runs than seats?"""
+"""Never more than one run on a seat, and never more runs than seats."""
 
 import pytest
 from hypothesis import given

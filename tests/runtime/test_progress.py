@@ -1,4 +1,4 @@
-"""What does a handler say of its progress, and who hears it?"""
+"""Progress that handlers report, and where it is shown."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from pollux.clock import FakeClock
 from pollux.errors import StoreTimeout
 from pollux.model import PROGRESS_CHARS_MAX, Job, Run, RunState
 from pollux.registry import Context, Handler
-from pollux.runtime.renewer import NEWS_APART_MS
+from pollux.runtime.renewer import PROGRESS_APART_MS
 from tests.runtime.fakes import LOST, Shop, settle_down
 from tests.runtime.test_renewer import a_renewer, end
 
@@ -103,15 +103,15 @@ async def test_progress_is_told_at_most_once_a_second_and_only_if_it_is_new():
     for n in range(20):
         said["r1"].progress(n, of=20)
         await renewer.turn()
-        await shop.clock.advance(NEWS_APART_MS / 10)
+        await shop.clock.advance(PROGRESS_APART_MS / 10)
     assert len(told(shop)) == 2
     assert (await shop.run("r1")).progress == "50% (10 of 20)"
 
-    await shop.clock.advance(NEWS_APART_MS)
+    await shop.clock.advance(PROGRESS_APART_MS)
     await renewer.turn()
     assert (await shop.run("r1")).progress == "95% (19 of 20)"
     for _ in range(5):
-        await shop.clock.advance(NEWS_APART_MS)
+        await shop.clock.advance(PROGRESS_APART_MS)
         await renewer.turn()
     assert len(told(shop)) == 3, "nothing new was said"
     await end(shop)

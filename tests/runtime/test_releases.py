@@ -1,4 +1,4 @@
-"""Nodes with different code on one store: the newest release decides, whoever starts, stops or dies in any order."""
+"""Nodes with different code on one store: the newest release decides, whatever starts, stops or dies in any order."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A file that is read again: what differs is written, what is wrong changes nothing, and nobody undoes it."""
+"""A reload of the file writes what differs; invalid text changes nothing, and no other node undoes it."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""What holds after a reload: at once, after a restart, on record, and on the other nodes."""
+"""The effect of a reload: at once, after a restart, in the history, and on the other nodes."""
 
 import asyncio
 

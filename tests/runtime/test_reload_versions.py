@@ -1,4 +1,4 @@
-"""The texts that were in force are kept, and any of them can be put back."""
+"""The texts that were applied are kept, and any of them can be applied again."""
 
 import os
 import stat

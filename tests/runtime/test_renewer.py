@@ -1,4 +1,4 @@
-"""Do leases live as long as their runs, also when everything else stands still?"""
+"""Leases live as long as their runs, also when everything else in the process stalls."""
 
 import asyncio
 import threading

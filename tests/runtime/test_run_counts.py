@@ -1,4 +1,4 @@
-"""Is what was counted kept, whatever error makes the leader begin anew?"""
+"""Counts survive errors that make the leader rebuild its planner."""
 
 import asyncio
 import itertools

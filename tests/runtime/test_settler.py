@@ -1,4 +1,4 @@
-"""Is every end recorded, once, in as few writes as the store's speed asks for?"""
+"""Every end is recorded, once, in as few writes as the store's speed allows."""
 
 import asyncio
 

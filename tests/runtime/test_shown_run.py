@@ -1,4 +1,4 @@
-"""Of the live runs of a job, the one that runs is told of; then one that is ready, one that is held, one for later."""
+"""Which live run of a job is shown: the one that runs, then one that is ready, one that is held, one for later."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Does the store's time stay true to us, whatever the answers and our loop do?"""
+"""The store's clock as a node estimates it, whatever the answers and the event loop do."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Is everything due written, once, and is nothing written in vain?"""
+"""Everything due is written, once, and nothing is written in vain."""
 
 import asyncio
 
@@ -73,7 +73,7 @@ def every(minutes, id="job", **options):
 
 async def test_without_a_term_it_does_nothing():
     office = await Office().open(every(1), leads=False)
-    assert await office.timekeeper.turn() == Rest.ASIDE
+    assert await office.timekeeper.turn() == Rest.STANDBY
     assert {verb for verb, _, _ in office.store.calls} == {"open", "put_jobs"}
 
 
@@ -171,7 +171,7 @@ async def test_a_term_that_can_no_longer_be_trusted_is_not_used():
     await office.quiet()
     written = office.store.count("advance")
     await office.clock.advance(14_000)
-    assert await office.timekeeper.turn() == Rest.ASIDE
+    assert await office.timekeeper.turn() == Rest.STANDBY
     assert office.store.count("advance") == written
     assert office.timekeeper.planner is None
 

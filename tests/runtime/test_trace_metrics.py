@@ -1,4 +1,4 @@
-"""What became of the spans is told by the metrics: of real traces, on their way to a real collector or in vain."""
+"""Metrics of spans: of real traces, exported to a real collector or dropped."""
 
 from pollux import Pollux
 from pollux.observe.metrics import exposition

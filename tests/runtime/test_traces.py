@@ -1,4 +1,4 @@
-"""What is told of a run, what is not, and what it costs: traces and the line to the collector."""
+"""Traces of runs: what is in them, what is not, and what they cost; and the connection to the collector."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Does the next run know how the one before it ended, however close the end comes to its due time?"""
+"""The next run begins after the end of the one before was read, however close that end is to its due time."""
 
 import asyncio
 

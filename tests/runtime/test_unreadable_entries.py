@@ -1,4 +1,4 @@
-"""What do many entries cost that the leader cannot read?  One look at all jobs in some seconds, and one word."""
+"""Cost of many feed entries that the leader cannot read: one scan of all jobs in some seconds, and one event."""
 
 import asyncio
 
@@ -97,13 +97,13 @@ def entries(*numbers):
 def test_a_look_that_was_begun_ends_whatever_comes_meanwhile():
     """As long as one that it began behind is in the feed it is not over; the next one begins some seconds later."""
     spoilt = UnreadableEntries()
-    assert list(spoilt.behind(entries(1), 0)) == [1]
-    assert not spoilt.behind(entries(1, *range(2, 2_000)), 10 * APART_MS)
+    assert list(spoilt.rebuild_after(entries(1), 0)) == [1]
+    assert not spoilt.rebuild_after(entries(1, *range(2, 2_000)), 10 * APART_MS)
     assert (len(spoilt.waiting), spoilt.page) == (1_998, UNREADABLE_MAX)
-    assert not spoilt.behind(entries(2, 3), 11 * APART_MS - 1)
-    assert list(spoilt.behind(entries(2, 3), 11 * APART_MS)) == [2, 3]
-    assert not spoilt.behind(entries(2, 3), 20 * APART_MS)
-    assert not spoilt.behind(entries(), 21 * APART_MS)
+    assert not spoilt.rebuild_after(entries(2, 3), 11 * APART_MS - 1)
+    assert list(spoilt.rebuild_after(entries(2, 3), 11 * APART_MS)) == [2, 3]
+    assert not spoilt.rebuild_after(entries(2, 3), 20 * APART_MS)
+    assert not spoilt.rebuild_after(entries(), 21 * APART_MS)
     assert len(spoilt) == 0
 
 

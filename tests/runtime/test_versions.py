@@ -1,4 +1,4 @@
-"""Two leaders on one store, each of its own version: a job that goes from one to the other is planned once."""
+"""Two leaders on one store, each of its own version: a job that moves from one to the other is planned once."""
 
 import itertools
 

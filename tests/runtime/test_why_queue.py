@@ -1,4 +1,4 @@
-"""`why` of a run with others ahead of it, asked of a living node."""
+"""`why` of a run with others before it in the queue, from a living node."""
 
 import asyncio
 

@@ -120,8 +120,8 @@ TOKENS = (
         "a node uses one token for all its claims",
         Patch(
             "runtime/dispatcher.py",
-            'self._token = f"{new_id(self.kit.time.now_ms(), self.kit.dice)}.{self._mark}"',
-            "self._token = self._mark",
+            'self._token = f"{new_id(self.kit.time.now_ms(), self.kit.dice)}.{self._token_suffix}"',
+            "self._token = self._token_suffix",
         ),
         tests=("tests/runtime/test_dispatcher.py::test_every_claim_has_its_own_token",),
     ),
@@ -174,7 +174,7 @@ LEASES = (
         "a leader that cannot plan keeps the term from one that can",
         Patch(
             "runtime/timekeeper.py",
-            "            await self._let_another(error)\n",
+            "            await self._resign_if_failing(error)\n",
             "            self._failing_since = None\n",
         ),
         tests=(CANNOT_PLAN + "test_another_one_leads_after_two_terms_and_what_is_due_fires",),
@@ -188,7 +188,7 @@ LEASES = (
     sabotage(
         "late-bell",
         "where bells are heard late a standby rests as if it were rung in time",
-        Patch("runtime/dispatcher.py", "not wait_ms or not self.is_rung", "not wait_ms"),
+        Patch("runtime/dispatcher.py", "not wait_ms or not self.is_signalled", "not wait_ms"),
         tests=(
             CREW + "test_where_a_bell_is_heard_late_a_term_that_is_given_away_is_taken_within_a_second_all_the_same",
         ),

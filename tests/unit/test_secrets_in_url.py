@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 
 from pollux.config import load_config
-from pollux.runtime.isolation.parent import _to_hide
+from pollux.runtime.isolation.parent import _secrets_in
 from pollux.secrets import HIDDEN, hide
 
 PASSWORD = "open/sesame 42"
@@ -75,4 +75,4 @@ def test_a_password_that_is_not_encoded_is_hidden_with_all_around_it(tmp_path, o
 def test_a_child_that_inherits_the_address_hides_its_password(tmp_path, monkeypatch):
     monkeypatch.setenv("MYSTORE", "redis://:open-sesame@db/1")
     loaded(tmp_path, "${env:MYSTORE}", **os.environ)
-    assert _to_hide({}) == ["open-sesame"]
+    assert _secrets_in({}) == ["open-sesame"]

@@ -1,4 +1,4 @@
-"""What moves it?  The loops of a node, each with one job, and the crew they make up."""
+"""The loops of a node, and `NodeRuntime`, which wires, starts and drains them."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

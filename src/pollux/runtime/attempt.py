@@ -1,17 +1,19 @@
-"""How does one run go?  Under a lease and a deadline: bind, start, call, judge, settle.
+"""One attempt of a run, under a lease and a deadline: bind, start, call, judge, settle.
 
     begin ─▶ bind the params ─▶ call ─▶ ended ─▶ judge ─▶ settler            (the seat is free when the handler ends)
                    │              │
-                   │              ├─ too long ─▶ asked to stop ─▶ deaf for 2 s ─▶ settled as a timeout, still seated
-                   │              ├─ cancel ───▶ asked to stop ─▶ deaf for 10 s ▶ settled as cancelled, still seated
-                   │              ├─ drain ────▶ asked to stop ─▶ deaf for 2 s ─▶ handed back, still seated
-                   └─ unfit       └─ lease lost ▶ asked to stop ─▶ never settled: somebody else may be at it
+                   │              ├─ timeout ──▶ asked to stop ─▶ still running after 2 s ─▶ settled as a timeout
+                   │              ├─ cancel ───▶ asked to stop ─▶ still running after 10 s ▶ settled as cancelled
+                   │              ├─ drain ────▶ asked to stop ─▶ still running after 2 s ─▶ handed back
+                   └─ invalid     └─ lease lost ▶ asked to stop ─▶ never settled: another node may run it
 
-A job may ask for a child process (`child.py`), and a run that lost its lease twice is tried in one.  A child that is
-asked to stop and does not is killed, so it never outlives what its run was settled as by more than a moment.
+A handler that outlives its settlement keeps its seat until it ends.
 
-A handler that blocks cannot be interrupted: its timeout settles it at once, and `ctx.cancelled` tells it.  After it
-was asked to stop, a handler that returns nothing has stopped; one that returns a value has finished, except for a
+A job may ask for a child process (`isolation/`), and a run that lost its lease twice is tried in one.  A child that is
+asked to stop and does not is killed, so it outlives the settlement of its run by a moment at most.
+
+A handler that blocks cannot be interrupted: its timeout settles the run at once and sets `ctx.cancelled`.  After a
+request to stop, a handler that returns None has stopped; one that returns a value has finished, except for a
 cancelled plain function: its run is cancelled, whatever it returns.
 """
 
@@ -45,7 +47,6 @@ from pollux.runtime.fork_guard import guarded
 from pollux.runtime.handler_threads import HandlerThreads
 from pollux.runtime.isolation.parent import (
     CHILD_MEMORY,
-    SUSPECTS_MAX,
     Crashed,
     IdleChildren,
     RelayedError,
@@ -64,10 +65,10 @@ if TYPE_CHECKING:
     from pollux.runtime.settler import Settler
     from pollux.runtime.timeouts import TimeoutWatch
 
-DEAF_MS = 2_000  # how long a handler may take to obey a timeout
-CANCEL_MS = 10_000  # how long it may take to obey a cancel request
-KILL_SECONDS = 1.0  # what is left of these for the end of a child
-POSTPONED_MS = 100  # a run that could not begin comes again no sooner: no tight loop of claims
+DEAF_MS = 2_000  # how long a handler may take to stop after a timeout
+CANCEL_MS = 10_000  # how long it may take to stop after a cancel request
+KILL_SECONDS = 1.0  # the part of these that is reserved for killing a child
+POSTPONED_MS = 100  # least delay of a run that could not begin: no tight loop of claims
 NEVER = float("inf")
 
 
@@ -81,19 +82,19 @@ class StopReason(Enum):
 
 
 class Tracing(Protocol):
-    """Where each run has a trace: what its handler is told of it."""
+    """The tracing of runs, as far as attempts need it."""
 
     def traceparent(self, run_id: str, fence: int) -> str:
-        """The attempt as a W3C `traceparent`, for whatever the handler calls."""
+        """Return the attempt as a W3C `traceparent`, for calls that the handler makes."""
         ...
 
     def enter(self, traceparent: str) -> None:
-        """From here on, in this context, it is the current span of libraries that trace by themselves."""
+        """Make it the current span in this context, for libraries that trace by themselves."""
         ...
 
 
 class WorkerState:
-    """What all attempts of a node share."""
+    """State shared by all attempts of a node."""
 
     def __init__(
         self,
@@ -112,23 +113,22 @@ class WorkerState:
         self.hands = HandlerThreads()
         self.child_memory, self.crashes_max, self.isolates = CHILD_MEMORY, CRASHES_MAX, True
         self.tracing: Tracing | None = None  # None: runs have no traces
-        self.suspects: set[Attempt] = set()  # tried in children now, because workers vanished with them
-        self.suspects_max = SUSPECTS_MAX  # of them at a time
+        self.suspects: set[Attempt] = set()  # running in children now, because workers died with them
         self.idle_children = IdleChildren()
         self.settler: Settler
         self.watchman: TimeoutWatch
-        self.leases: dict[str, Attempt] = {}  # by run: claimed, and the settle is not yet answered
+        self.leases: dict[str, Attempt] = {}  # by run: claimed, the settle not yet answered
         self.running: set[Attempt] = set()  # handler code has not ended
         self.late = Lateness()  # from due (or visible) to the handler's start
         self.started = 0
-        self.stuck = 0  # handlers that outlive what they were settled as, now
+        self.stuck = 0  # handlers that outlive their settlement, now
         self.stuck_ever = 0
-        self.on_stuck: Callable[[], None] | None = None  # one more outlives it, or one less
+        self.on_stuck: Callable[[], None] | None = None  # called when `stuck` changes
         self.leases_lost = 0
 
 
 class Attempt:
-    """One try of a run.  It belongs to the event loop; `trust_until`, `renew_at` and `told` are the Renewer's."""
+    """One attempt of a run, owned by the event loop; the Renewer owns `trust_until`, `renew_at` and `sent_progress`."""
 
     __slots__ = (
         "asked",
@@ -145,10 +145,10 @@ class Attempt:
         "renew_at",
         "run",
         "seat",
+        "sent_progress",
         "started_ms",
         "timeout_ms",
         "token",
-        "told",
         "trust_until",
         "work",
     )
@@ -160,7 +160,7 @@ class Attempt:
         self.trust_until, self.renew_at = trust_until, renew_at
         self.asked: StopReason | None = None
         self.reason = ""
-        self.told = ""  # of its progress, to the store
+        self.sent_progress = ""  # the latest progress that the store has
         self.is_begun = self.is_settled = self.is_stuck = self.is_isolated = False
         self.look_at = NEVER
         self.started_ms = 0
@@ -169,28 +169,26 @@ class Attempt:
         self.seat: Seat | None = None
         before = kit.leases.get(run.id)
         if before is not None:
-            before.lose("the store gave it to us a second time")
+            before.lose("this node claimed the run a second time")
         kit.leases[run.id] = self
 
     def let_go(self) -> bool:
-        """The lease is no longer ours to keep; false if it was not before."""
+        """Drop the lease; false if it was dropped before."""
         if self.kit.leases.get(self.run.id) is not self:
             return False
         del self.kit.leases[self.run.id]
         return True
 
     @property
-    def news(self) -> str:
-        """What the handler said of its progress and the store does not know; from any thread."""
-        said = "" if self.ctx is None else self.ctx.last_progress
-        return said if said != self.told else ""
-
-    # the steps
+    def new_progress(self) -> str:
+        """Progress that the store does not have yet; callable from any thread."""
+        latest = "" if self.ctx is None else self.ctx.last_progress
+        return latest if latest != self.sent_progress else ""
 
     def begin(self, handler: Handler, seat: Seat, now_ms: int, mono_ms: float) -> None:
-        """Bind the params and start the handler; whatever happens, the run is settled and the seat left in the end.
+        """Bind the params and start the handler; in every case the run is settled and the seat freed in the end.
 
-        Now is the same for all runs of a claim: they begin together.
+        `now_ms` is the same for all runs of a claim: they begin together.
         """
         kit, run, job = self.kit, self.run, self.job
         self.handler, self.seat = handler, seat
@@ -200,8 +198,8 @@ class Attempt:
         kit.started += 1
         kit.late.add(late_ms)
         if kit.events.wants(RunStarted):
-            told = run.id, run.job_id, run.fence, max(0, late_ms), run.attempt + 1, now_ms - late_ms, now_ms
-            kit.events.emit(RunStarted(*told))
+            delivery = run.id, run.job_id, run.fence
+            kit.events.emit(RunStarted(*delivery, max(0, late_ms), run.attempt + 1, now_ms - late_ms, now_ms))
         kit.running.add(self)
         self.is_isolated = kit.isolates and isolates(handler, job, run)
         if self.is_isolated and is_suspect(handler, job, run):
@@ -247,7 +245,7 @@ class Attempt:
             self._ended(value, None)
 
     def _traced(self, ctx: Context, call: Callable[[], Any]) -> Callable[[], Any]:
-        """The call of a thread, inside the attempt's span if there is one; the next call of the thread has its own."""
+        """Wrap the call for a thread so that it runs in the attempt's span, in a context of its own."""
         tracing = self.kit.tracing
         if tracing is None:
             return call
@@ -265,18 +263,18 @@ class Attempt:
         idle = self.kit.idle_children if self in self.kit.suspects else None
         memory = self.kit.child_memory
         return await call_in_child(
-            handler, ctx, kwargs, memory=memory, patience=patience, leave=self._leave_to_begin, idle=idle
+            handler, ctx, kwargs, memory=memory, patience=patience, leave=self._permit_seconds, idle=idle
         )
 
-    def _leave_to_begin(self) -> float | None:
-        """For how many seconds a child may begin the handler; None: it is to stop, or its lease is not trusted."""
+    def _permit_seconds(self) -> float | None:
+        """Return for how many seconds a child may begin the handler; None: not (asked to stop, lease not trusted)."""
         left_ms = self.trust_until - self.kit.clock.mono_ms()
         if left_ms <= 0:
             self.lose("it could not be renewed before its handler began")
         return None if self.asked is not None else left_ms / 1000
 
     def _ended(self, value: Any, error: BaseException | None, *, fault: Fault | None = None) -> None:
-        """Handler code has ended: settle the run, unless that was done without waiting for it, and free the seat."""
+        """Settle the run if `give_up` has not, and free the seat; called when handler code has ended."""
         kit = self.kit
         kit.running.discard(self)
         kit.suspects.discard(self)
@@ -294,7 +292,7 @@ class Attempt:
     def _judged(self, value: Any, error: BaseException | None, fault: Fault | None) -> Settlement:
         try:
             return self._judge(value, error, fault)
-        except Exception as broken:  # noqa: BLE001  a run that cannot be judged must not be held for ever
+        except Exception as broken:  # noqa: BLE001  a run that cannot be judged must not stay leased for ever
             reason = f"its end could not be judged: {describe(broken, hide)}"
             outcome = Outcome(self.started_ms, self.kit.time.now_ms(), Fault.PERMANENT, reason)
             return Settlement(self.run.id, self.token, Dead(reason), outcome)
@@ -316,7 +314,7 @@ class Attempt:
         return self._decided(outcome)
 
     def _has_stopped(self, value: Any, error: BaseException | None) -> bool:
-        """Did it end because it was asked to?  After a timeout an error of its own says more than ours.
+        """Whether it ended because it was asked to.  After a timeout an error of its own is more precise than ours.
 
         A plain function cannot be interrupted, so after a cancel request it stops by returning, whatever it returns.
         An async one that catches its cancellation and returns a value has finished.
@@ -337,7 +335,7 @@ class Attempt:
         return Settlement(run.id, self.token, verdict, outcome)
 
     def _failure(self, error: BaseException, fault: Fault, ended_ms: int) -> Outcome:
-        error_text, place, traceback = _told(error, self.handler.package)
+        error_text, place, traceback = _error_texts(error, self.handler.package)
         if isinstance(error, Crashed) and self.run.crashes:
             error_text += f", {self.run.crashes + 1} times"
         if place:
@@ -353,7 +351,7 @@ class Attempt:
         )
 
     def _stopped(self, asked: StopReason) -> Settlement:
-        """What becomes of a run whose handler stopped, or would not stop, because it was asked to."""
+        """Return the settlement of a run whose handler stopped on request, or did not stop in time."""
         match asked:
             case StopReason.TIMEOUT:
                 late = TimeoutError(self.reason)
@@ -364,25 +362,25 @@ class Attempt:
             case StopReason.DRAIN | StopReason.LOST:
                 return Settlement(self.run.id, self.token, Back())
 
-    # asked to stop
+    # requests to stop
 
     def hand_back(self, verdict: Verdict) -> None:
-        """Settle a run of which no handler code ran: back, to the gate, or cancelled."""
+        """Settle a run of which no handler code ran: back, held or cancelled."""
         self.is_settled = True
         self.kit.settler.put(self, Settlement(self.run.id, self.token, verdict))
 
     def cancel(self, reason: str) -> None:
-        """Somebody cancelled the run."""
+        """Ask the handler to stop because its run was cancelled."""
         if self.asked is None and not self.is_settled:
             self._ask(StopReason.CANCEL, reason, CANCEL_MS)
 
     def drain(self) -> None:
-        """The node is leaving: the run goes back uncharged."""
+        """Ask the handler to stop because the node drains; the run goes back uncharged."""
         if self.asked is None and not self.is_settled:
             self._ask(StopReason.DRAIN, "the node is shutting down", DEAF_MS)
 
     def lose(self, why: str) -> None:
-        """The lease is gone: stop, and record nothing.  A settle under way is answered by the store, not by us."""
+        """Stop without a settlement: the lease is lost.  The store answers a settle that is already under way."""
         if not self.let_go() or self.is_settled:
             return
         self.is_settled = True
@@ -402,13 +400,13 @@ class Attempt:
         self.kit.watchman.expect(self.look_at)
         if self.work is not None:
             self.work.cancel()
-            if not self.is_begun:  # cancelled before its first step, it never gets to say that it has ended
+            if not self.is_begun:  # a task cancelled before its first step never calls `_ended`
                 self._ended(None, asyncio.CancelledError())
 
-    # watched
+    # deadlines
 
     def overdue(self) -> None:
-        """`look_at` has come: the timeout, or the end of our patience after we asked."""
+        """Act on `look_at`: ask to stop at the timeout, give up when the time to stop is over."""
         if self.asked is None:
             self._ask(StopReason.TIMEOUT, f"it ran longer than {self.timeout_ms} ms", DEAF_MS)
             if self.work is not None:
@@ -417,7 +415,7 @@ class Attempt:
         self.give_up()
 
     def give_up(self) -> None:
-        """Settle the run as what it was asked for, without waiting for its handler any longer."""
+        """Settle the run by the reason of the request, without waiting for its handler any longer."""
         assert self.asked is not None
         if not self.is_settled:
             self.is_settled = True
@@ -434,7 +432,7 @@ class Attempt:
 
 
 def timeout_of(job: Job, handler: Handler) -> int:
-    """The job's own timeout; if it says nothing, its handler's."""
+    """Return the job's timeout; if it has the default, its handler's."""
     if job.timeout_ms == TIMEOUT_MS and handler.timeout_ms is not None:
         return handler.timeout_ms
     return job.timeout_ms
@@ -444,8 +442,8 @@ def _fault_of(error: BaseException) -> Fault:
     return error.fault if isinstance(error, RelayedError) else classify(error)
 
 
-def _told(error: BaseException, own: str) -> tuple[str, str, str]:
-    """What is said of an error, its place in the user's code and its traceback; a child has said it itself."""
+def _error_texts(error: BaseException, own: str) -> tuple[str, str, str]:
+    """Return text, place in the user's code and traceback of an error; those of a child come from the child."""
     if isinstance(error, RelayedError):
         return one_line(hide(error.text)), one_line(error.place), trace_lines(error.traceback.splitlines(), hide)
     return describe(error, hide), place_of(error, own), traceback_of(error, hide, line_of=getline, own=own)

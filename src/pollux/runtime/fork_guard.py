@@ -1,6 +1,6 @@
-"""Guard against forks in handlers: a forked copy of a node ends when it comes back to the node's own code.
+"""Guard against forks in handlers: a forked copy of a node exits when it returns to the node's own code.
 
-Whoever forks, works and leaves without coming back (`multiprocessing`, `os._exit`) is left alone.  A copy that returns
+A child that works and exits without returning (`multiprocessing`, `os._exit`) is left alone.  A copy that returns
 from its handler, or lets its event loop go on, would be a second node with the sockets and the runs of the first.
 """
 
@@ -15,16 +15,16 @@ from collections import deque
 from collections.abc import Awaitable, Generator
 from typing import Any, NoReturn
 
-EXIT_CODE = 70  # a mistake in the program
-_TOLD = (
+EXIT_CODE = 70  # EX_SOFTWARE: an error in the program
+_MESSAGE = (
     b"pollux: a handler forked, and its copy came back to the node; the copy ends here. "
     b"Let it end with os._exit(), or use subprocess or multiprocessing instead of os.fork()\n"
 )
-_loops: list[tuple[int, asyncio.AbstractEventLoop]] = []  # of running nodes, by the thread that they run in
+_loops: list[tuple[int, asyncio.AbstractEventLoop]] = []  # of running nodes, with the thread that each runs in
 
 
 def guard(loop: asyncio.AbstractEventLoop) -> None:
-    """From here on a copy of this thread does not go on with this loop."""
+    """Make a forked copy of this thread exit before it runs another step of this loop."""
     _loops.append((threading.get_ident(), loop))
 
 
@@ -34,26 +34,26 @@ def unguard(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def end_copy(error: BaseException | None = None) -> NoReturn:
-    """End this process, a copy: with the code that it asks for (`sys.exit`), else with a complaint."""
+    """End this process, a copy: with the code of `sys.exit`, else with a message and `EXIT_CODE`."""
     if isinstance(error, SystemExit):
         code = error.code
         os._exit(code if isinstance(code, int) else int(code is not None))
     with contextlib.suppress(OSError):
-        os.write(2, _TOLD)
+        os.write(2, _MESSAGE)
     os._exit(EXIT_CODE)
 
 
 def guarded(call: Awaitable[Any]) -> Awaitable[Any]:
-    """The call of an async handler, whose copy ends where it leaves a step of this call.
+    """Wrap the call of an async handler so that a forked copy ends where it leaves a step of the call.
 
-    On asyncio's own loop the queue of the loop ends copies, wherever they come from.  Other loops (uvloop) keep theirs
-    where Python does not reach it, so the steps of the handler are looked at.
+    On asyncio's own loop the replaced ready queue ends copies at any point.  Other loops (uvloop) keep theirs out of
+    Python's reach, so the process id is checked after each step of the handler.
     """
     return call if hasattr(asyncio.get_running_loop(), "_ready") else _Steps(call)
 
 
 class _Steps(Generator[Any, Any, Any]):
-    """What an awaitable does step by step, with a look at the process after each."""
+    """An awaitable that checks the process id after each step."""
 
     def __init__(self, call: Awaitable[Any]) -> None:
         self._steps, self._pid = call.__await__(), os.getpid()
@@ -65,24 +65,24 @@ class _Steps(Generator[Any, Any, Any]):
         try:
             return self._steps.send(value)
         finally:
-            self._look()
+            self._check_process()
 
     def throw(self, *error: Any) -> Any:
         try:
             return self._steps.throw(*error)
         finally:
-            self._look()
+            self._check_process()
 
     def close(self) -> None:
         self._steps.close()
 
-    def _look(self) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             end_copy(sys.exception())
 
 
 class _LastSteps(deque[Any]):
-    """What is ready on the loop of a copy: the first step ends it."""
+    """The ready queue of the loop in a copy: taking the first step ends the process."""
 
     def popleft(self) -> NoReturn:
         end_copy()

@@ -1,7 +1,7 @@
-"""Who runs handlers that block?  Threads of our own, never more than there are seats.
+"""Thread pool for blocking handlers, never more threads than seats.
 
-They are daemons: a handler that never ends cannot keep the process from ending.  Ends are collected in batches, so
-that a hundred of them cost one wake-up of the event loop.
+The threads are daemons: a handler that never ends cannot keep the process from ending.  Results are collected in
+batches, so that a hundred of them cost one wake-up of the event loop.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ class HandlerThreads:
         self._ended: deque[tuple[Ended, Any, BaseException | None]] = deque()
         self._threads: list[threading.Thread] = []
         self._under_way = 0
-        self._is_rung = False
+        self._is_collecting = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def under_way(self) -> int:
-        """How many are at work, or their end is not yet collected."""
+        """Calls that run, or whose result is not yet collected."""
         return self._under_way
 
     def submit(self, work: Work, ended: Ended) -> None:
         """Run `work` in a thread, then call `ended` with its value or its error on the event loop.
 
-        Raises what the machine says if it gives us no thread.
+        Raises the error of the system if no thread can be started.
         """
         self._loop = self._loop or asyncio.get_running_loop()
         if self._under_way >= len(self._threads):
             name = f"pollux-hand-{len(self._threads) + 1}"
-            thread = threading.Thread(target=self._labour, name=name, daemon=True)
-            thread.start()  # the machine may refuse: then nothing is under way
+            thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            thread.start()  # may be refused: then nothing is under way
             self._threads.append(thread)
         self._under_way += 1
         self._work.put((work, ended))
 
     def stop(self) -> None:
-        """Send the idle home at once, the others when they are done."""
+        """Stop idle threads now, busy ones after their current call."""
         for _ in self._threads:
             self._work.put(None)
         self._threads = []
 
-    def _labour(self) -> None:
+    def _serve(self) -> None:
         pid = os.getpid()
         while (item := self._work.get()) is not None:
             work, ended = item
@@ -67,17 +67,17 @@ class HandlerThreads:
                 end_copy(error)
             self._ended.append((ended, value, error))
             del item, work, ended, value, error  # an idle thread keeps nothing alive
-            if not self._is_rung:
-                self._is_rung = True
-                self._ring()
+            if not self._is_collecting:
+                self._is_collecting = True
+                self._schedule_collection()
 
-    def _ring(self) -> None:
+    def _schedule_collection(self) -> None:
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the end any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the result is not needed any more
             self._loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
-        self._is_rung = False  # first: who ends from here on rings again
+        self._is_collecting = False  # first: results from here on schedule another collection
         while self._ended:
             ended, value, error = self._ended.popleft()
             self._under_way -= 1

@@ -1,11 +1,11 @@
-"""Are we the leader?  One node plans at a time; the others wait for its term to end.
+"""Leader election loop.  One node plans at a time; the others wait for its term to end.
 
-    sent ──────────── answered ───────────────────── trust ends ── margin ── the store gives the term away
+    sent ──────────── answered ───────────────────── trust ends ── margin ── the term is free in the store
       └─────────────────────────── ttl ────────────────────────────────────────▶
 
 Trust is measured from *before* the request on the monotonic clock, so that neither a slow answer nor a clock that is
-set can make us believe in a term that the store has given away.  The store's fence (`advance(term, ...)`) decides in
-the end; trust only keeps us from asking in vain.
+set extends it beyond the term in the store.  The store's fence (`advance(term, ...)`) decides in the end; trust only
+avoids writes that would be refused.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pollux.runtime.loop import Loop, Rest, bounded
 from pollux.store.contract import Store
 
 MARGIN_MS = 1_000
-HINTS_APART_MS = 500  # a resigned term is taken within a second, also by who has just asked for it
-HEARS_MS = 1_000  # who waits for so long is taken to hear the bells
-ASIDE_TERMS = 2  # so long who could not plan does not stand: time for another one to show that it can
-DEAF_MS = 950  # and by who may not have heard that it was, or not soon enough: he asks so often
+HINTS_APART_MS = 500  # a resigned term is taken within a second, also by a node that has just asked
+LISTENING_MS = 1_000  # a node that has waited for so long is assumed to receive signals
+ASIDE_TERMS = 2  # how long a node that could not plan is no candidate: time for another one to plan
+UNSIGNALLED_MS = 950  # election interval of a node that may miss signals, or get them late
 
 
 class Leader(Loop):
-    """Take the term when it is free, keep it while we live, and know when it can no longer be trusted."""
+    """Take the term when it is free, renew it, and know when it can no longer be trusted."""
 
     def __init__(
         self,
@@ -45,19 +45,19 @@ class Leader(Loop):
         self.store, self.node_id = store, node_id
         self.ttl_ms, self.renew_ms = ttl_ms, renew_ms
         self.margin_ms = min(margin_ms, (ttl_ms - 2 * renew_ms) // 2)
-        self.seen: Term | None = None  # the term that stood when we last asked
+        self.seen: Term | None = None  # as of the last election
         self.attempts = self.wins = self.losses = 0
         self.since_ms = 0  # when our latest term was won, by the store's clock
         self.on_change: list[Callable[[], None]] = []
         self.on_answer: Callable[[Term], None] | None = None
-        self.hears_since: Callable[[], float | None] = lambda: -math.inf  # what rings in the store, all the time
+        self.listening_since: Callable[[], float | None] = lambda: -math.inf  # always, where the store signals
         self._term: int | None = None
         self._trust_until = 0.0
         self._asked_at: float | None = None
         self._is_hinted = False
-        self._is_patient = False  # we rest for long, and rely on the bell
+        self._is_patient = False  # long rests, because a signal will end them
         self._is_asking = False
-        self._is_unsure = False  # we asked, and have not heard what became of it
+        self._is_unsure = False  # an election was sent and not answered
         self._has_resigned = False
         self._aside_until = -math.inf
 
@@ -68,7 +68,7 @@ class Leader(Loop):
 
     @property
     def asked_at(self) -> float | None:
-        """When we last asked for the term, on the monotonic clock."""
+        """When the last election was sent, on the monotonic clock."""
         return self._asked_at
 
     @property
@@ -87,7 +87,7 @@ class Leader(Loop):
         sent = self._asked_at = self.clock.mono_ms()
         self.attempts += 1
         try:
-            # One question that hangs must leave time for another before trust ends.
+            # One election that hangs must leave time for another before trust ends.
             ask = self.store.elect(self.node_id, ttl_ms=self.ttl_ms)
             term = await bounded(ask, self.renew_ms, what="elect")
         except Exception:
@@ -96,13 +96,13 @@ class Leader(Loop):
             raise
         finally:
             self._is_asking = False
-        return await self._heard(term, sent)
+        return await self._answered(term, sent)
 
-    async def _heard(self, term: Term, sent: float) -> Rest:
+    async def _answered(self, term: Term, sent: float) -> Rest:
         self.seen, self._is_unsure = term, False
         if self.on_answer is not None:
             self.on_answer(term)
-        if self.has_resigned or self._aside_ms() > 0:  # while the question was under way
+        if self.has_resigned or self._aside_ms() > 0:  # while the election was under way
             await self._give_up(term)
             return Rest.UNTIL_WOKEN if self.has_resigned else Rest(max(1.0, self._aside_ms()))
         if term.holder != self.node_id:
@@ -113,21 +113,22 @@ class Leader(Loop):
         return Rest(max(1.0, sent + self.renew_ms - self.clock.mono_ms()))
 
     def _rest_ms(self, sent: float) -> float:
-        """How long to wait for a bell: not for long unless we had been listening when we asked, and still are."""
-        since = self.hears_since()
-        self._is_patient = since is not None and since + HEARS_MS <= sent
-        patience_ms = self.renew_ms if self._is_patient else min(self.renew_ms, DEAF_MS)
-        return max(patience_ms / 2, sent + patience_ms - self.clock.mono_ms())  # a slow store is not asked on and on
+        """Return how long to wait for a signal: short unless this node listened before the election, and still does."""
+        since = self.listening_since()
+        self._is_patient = since is not None and since + LISTENING_MS <= sent
+        patience_ms = self.renew_ms if self._is_patient else min(self.renew_ms, UNSIGNALLED_MS)
+        return max(patience_ms / 2, sent + patience_ms - self.clock.mono_ms())  # limits calls to a slow store
 
-    def unheard(self) -> None:
-        """Nobody listens in this moment: a bell that rings now is missed."""
+    def listening_ended(self) -> None:
+        """Listening has ended for the moment: a signal sent now is missed."""
         if self._is_patient:
             self._is_patient = False
             self.hint()
 
     def hint(self) -> None:
-        """Something rang in the store: if we do not lead, the term may be free.  Asked at most twice a second, and a
-        hint that comes too early is not forgotten: it may be the only one.
+        """The store sent a signal: if another node leads, the term may be free.
+
+        Asks at most twice a second; an early hint is deferred, not dropped: it may be the only one.
         """
         if self.has_resigned or self._is_hinted or self._term is not None:
             return
@@ -135,17 +136,17 @@ class Leader(Loop):
         self.nudge()
 
     def _early_ms(self) -> float:
-        """How long it is too early to ask again because of a hint."""
+        """Return how long to wait before a hint may start an election."""
         return 0.0 if self._asked_at is None else self._asked_at + HINTS_APART_MS - self.clock.mono_ms()
 
     def doubt(self, why: str) -> None:
-        """The store refused our term: it is not ours any more, whatever the clock says."""
+        """Drop the term: the store refused it, whatever the clock says."""
         self._is_hinted = True  # asked again, but at most twice a second
         self._lose(why)
         self.nudge()
 
     async def step_aside(self, why: str) -> None:
-        """The term is ours, but we cannot plan: another one may.  We stand again after some terms, if nobody leads."""
+        """Give up a term in which this node cannot plan; it is a candidate again after `ASIDE_TERMS` terms."""
         term, self._aside_until = self._term, self.clock.mono_ms() + ASIDE_TERMS * self.ttl_ms
         self._lose(why)
         if term is not None:
@@ -155,11 +156,11 @@ class Leader(Loop):
         return self._aside_until - self.clock.mono_ms()
 
     async def resign(self) -> None:
-        """Give the term up and do not take it again; whoever waits for it is rung."""
+        """Give the term up for good and wake the waiting candidates."""
         self._has_resigned = True
         term, is_unsure = self._term, self._is_unsure and not self._is_asking
         self._lose("it was given up", resigned=True)
-        if is_unsure:  # the question that was cut off may have won us a term: nobody shall wait for its end
+        if is_unsure:  # the interrupted election may have won a term: free it now, not at its end
             await self._give_up(await self.store.elect(self.node_id, ttl_ms=self.ttl_ms))
         elif term is not None:
             await self._give_up(Term(term, self.node_id, 0, 0))
@@ -171,23 +172,23 @@ class Leader(Loop):
 
     def _keep(self, term: Term, *, is_trusted: bool) -> None:
         if self._term == term.number:
-            if not is_trusted:  # whoever looked meanwhile believes that we do not lead
-                self._tell()
+            if not is_trusted:  # readers saw no term meanwhile
+                self._notify()
             return
         if self._term is not None:
             self._lose(f"term {term.number} took its place")
         self._term, self.since_ms = term.number, term.now_ms
         self.wins += 1
         self.events.emit(TermWon(self.node_id, term.number))
-        self._tell()
+        self._notify()
 
     def _lose(self, why: str, *, resigned: bool = False) -> None:
         term, self._term = self._term, None
         if term is not None:
             self.losses += not resigned
             self.events.emit(TermLost(self.node_id, term, why, resigned))
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self.on_change:
             listener()

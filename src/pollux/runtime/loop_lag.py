@@ -1,9 +1,10 @@
-"""Event loop lag: how late a timer on the loop rings, and which handler held the loop when it was late.
+"""Event loop lag: how late a timer on the loop fires, and which handler held the loop when it was late.
 
-What holds the loop (a handler that computes, a call that blocks) makes everything else in this process late: claims,
-planning, answers to people.  The timer rings twice a second.  The sampler lives on another loop, in the renewer's
-thread: it looks at the stack of the loop's thread only while the timer is late, and tells the log and the store of a
-loop that is held for long while it still is, because the beat of the loop itself waits, too.
+A held loop (a handler that computes, a call that blocks) makes everything else in this process late: claims, planning,
+API answers.  The timer fires twice a second.  The sampler runs on another loop, in the renewer's thread: it walks the
+stack of the loop's thread only while the timer is late.  It logs a long hold, and writes the beat, while the hold
+lasts, because the beat of the held loop waits, too.  Nothing is recorded while handlers run: the frames of
+`Attempt._await` and `Handler.invoke` show which run a stack belongs to.
 """
 
 from __future__ import annotations
@@ -29,32 +30,32 @@ from pollux.runtime.pool import Pool
 from pollux.runtime.stats import Lateness
 
 EVERY_S = 0.5
-RECENT = 120  # so many of the latest are remembered one by one: a minute
-LATE_MS = 250  # what rings later was held by something
-ON_TIME_REST_MS = 400  # of the sampler: a loop that is held for a second is looked at more than once
+RECENT = 120  # the latest lags that are kept one by one: a minute
+LATE_MS = 250  # a later timer means that something held the loop
+ON_TIME_REST_MS = 400  # of the sampler: a hold of a second is sampled more than once
 LATE_REST_MS = 100
-TELL_MS, TELL_AGAIN_MS = 2_000, 10_000  # a loop that is held so long is told of, and again
+REPORT_MS, REPORT_AGAIN_MS = 2_000, 10_000  # a hold of this length is reported, and again at this interval
 BEAT_MS_MAX = 5_000
 SAMPLES_MAX = 1_000
 
 
 class LoopHold(NamedTuple):
-    """One time that the loop was held: how long, and by what as far as it was seen."""
+    """One hold of the loop: its length, and the place most often sampled."""
 
     ms: int = 0
     by: str = ""
 
 
 class LoopLag:
-    """The timer.  It belongs to the event loop; `late_now_ms`, `worst` and `saw` may be called from any thread."""
+    """The timer.  Owned by the event loop; `late_now_ms`, `worst` and `saw` may be called from any thread."""
 
     def __init__(self) -> None:
         self.late = Lateness()
         self.thread_id = 0  # of the loop, once it was started
         self.on_held: Callable[[LoopHold], None] | None = None
-        self.is_said = False  # of the hold that lasts: it was said while it did
+        self.is_reported = False  # the current hold has been reported
         self._recent = [LoopHold()] * RECENT
-        self._samples: list[str] = []  # what the sampler saw since the loop was last on time
+        self._samples: list[str] = []  # places sampled since the loop was last on time
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
 
@@ -70,28 +71,28 @@ class LoopLag:
 
     @property
     def now(self) -> LoopHold:
-        """What holds it."""
+        """The current hold."""
         return LoopHold(int(self.late_now_ms()), _most_seen(self._samples))
 
     @property
     def worst(self) -> LoopHold:
-        """The longest that the loop was held of late; the one that holds it now counts."""
+        """The longest of the latest holds, the current one included."""
         return max(*self._recent, self.now, key=lambda hold: hold.ms)
 
     def late_now_ms(self) -> float:
-        """How long the timer has been waited for beyond its time."""
+        """Return how late the timer is now."""
         return max(0.0, time.monotonic() - self._due) * 1_000
 
     def saw(self, by: str) -> None:
-        """The sampler looked while the timer was late."""
+        """Add a sample, taken while the timer was late."""
         if by and len(self._samples) < SAMPLES_MAX:
             self._samples.append(by)
 
     def _expect(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due = time.monotonic() + EVERY_S
-        self._timer = loop.call_later(EVERY_S, self._ring, loop)
+        self._timer = loop.call_later(EVERY_S, self._fire, loop)
 
-    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _fire(self, loop: asyncio.AbstractEventLoop) -> None:
         late_ms = int(self.late_now_ms())
         samples, self._samples = self._samples, []
         hold = LoopHold(late_ms, _most_seen(samples))
@@ -100,7 +101,7 @@ class LoopLag:
         self._expect(loop)
         if late_ms > LATE_MS and self.on_held is not None:
             self.on_held(hold)
-        self.is_said = False
+        self.is_reported = False
 
 
 def _most_seen(samples: list[str]) -> str:
@@ -108,24 +109,24 @@ def _most_seen(samples: list[str]) -> str:
 
 
 class LoopSampler(Loop):
-    """Looks at what holds the event loop, while it is held; it runs on another loop, in another thread."""
+    """Sampler of the held event loop; it runs on another loop, in another thread."""
 
     def __init__(
         self,
         lag: LoopLag,
         look: Callable[[bool], str],
-        tell: Callable[[], Awaitable[None]],
-        say: Callable[[LoopHold], None],
+        beat: Callable[[], Awaitable[None]],
+        report: Callable[[LoopHold], None],
         *,
         clock: Clock,
         events: Events,
     ) -> None:
         super().__init__("sampler", clock=clock, events=events)
-        self.lag, self.look, self.tell, self.say = lag, look, tell, say
+        self.lag, self.look, self.beat, self.report = lag, look, beat, report
         self.looks = 0
         self._rest_ms = float(ON_TIME_REST_MS)
         self._rested_at = time.monotonic()
-        self._told_at: float | None = None
+        self._hold_reported_at: float | None = None
 
     async def turn(self) -> Rest:
         now, late_ms = time.monotonic(), self.lag.late_now_ms()
@@ -133,21 +134,21 @@ class LoopSampler(Loop):
         if late_ms > LATE_MS:
             self.looks += 1
             self.lag.saw(self.look(is_frozen))
-            await self._tell(now, late_ms)
+            await self._report(now, late_ms)
         else:
-            self._told_at = None
+            self._hold_reported_at = None
         self._rest_ms = LATE_REST_MS if late_ms > LATE_MS else ON_TIME_REST_MS
         self._rested_at = time.monotonic()
         return Rest(self._rest_ms)
 
-    async def _tell(self, now: float, late_ms: float) -> None:
-        is_told = self._told_at is not None and (now - self._told_at) * 1_000 < TELL_AGAIN_MS
-        if late_ms > TELL_MS and not is_told:
-            self._told_at = now
-            if not self.lag.is_said:
-                self.lag.is_said = True
-                self.say(self.lag.now)
-            await bounded(_awaited(self.tell()), BEAT_MS_MAX, what="beat")
+    async def _report(self, now: float, late_ms: float) -> None:
+        is_recent = self._hold_reported_at is not None and (now - self._hold_reported_at) * 1_000 < REPORT_AGAIN_MS
+        if late_ms > REPORT_MS and not is_recent:
+            self._hold_reported_at = now
+            if not self.lag.is_reported:
+                self.lag.is_reported = True
+                self.report(self.lag.now)
+            await bounded(_awaited(self.beat()), BEAT_MS_MAX, what="beat")
 
 
 async def _awaited(call: Awaitable[None]) -> None:
@@ -155,14 +156,14 @@ async def _awaited(call: Awaitable[None]) -> None:
 
 
 NAMED_MAX = 5  # handlers that are named
-_LOOPS = ("asyncio.base_events", "asyncio.runners")  # below these frames nothing is run by the loop
+_LOOPS = ("asyncio.base_events", "asyncio.runners")  # the loop calls nothing below these frames
 _AWAIT, _INVOKE = Attempt._await.__code__, Handler.invoke.__code__  # noqa: SLF001  the frames of our own code
 
 
 def holder_of(thread_id: int, running: Collection[Attempt], *, is_frozen: bool) -> str:
-    """What the thread of the event loop executes, in words; nothing if it waits for events.
+    """Describe what the thread of the event loop executes; empty if it waits for events.
 
-    `is_frozen`: all threads stood still.  Then a handler in another thread may have kept the interpreter.
+    `is_frozen`: all threads were late.  Then a handler in another thread may have held the GIL.
     """
     frames = sys._current_frames()  # noqa: SLF001  the one way to see another thread
     stack = [] if thread_id not in frames else list(_of_loop(frames[thread_id]))
@@ -177,7 +178,7 @@ def holder_of(thread_id: int, running: Collection[Attempt], *, is_frozen: bool) 
 
 
 def load_of(worst: LoopHold, pool: Pool, running: Sequence[Attempt]) -> NodeLoad:
-    """What holds a node up: its loop, handlers that do not stop, and who has the seats if all are taken."""
+    """Return what slows a node down: its loop, handlers that do not stop, and if no seat is free, who has them."""
     stuck = [where(attempt) for attempt in running if attempt.is_stuck]
     seated = Counter(attempt.handler.name for attempt in running if pool.busy >= pool.seats)
     return NodeLoad(
@@ -190,7 +191,7 @@ def load_of(worst: LoopHold, pool: Pool, running: Sequence[Attempt]) -> NodeLoad
 
 
 def where(attempt: Attempt) -> str:
-    """The handler of an attempt and the line at which it is; only the handler if that cannot be seen."""
+    """Describe the handler of an attempt and its current line; only the handler if the line cannot be found."""
     if attempt.work is not None:
         stack = _suspended(attempt.work.get_coro())
     else:
@@ -212,7 +213,7 @@ def _belongs(stack: list[FrameType], attempt: Attempt) -> bool:
 
 
 def _suspended(awaited: object) -> list[FrameType]:
-    """The frames of a coroutine that waits, innermost first."""
+    """Return the frames of a suspended coroutine, innermost first."""
     found: list[FrameType] = []
     while awaited is not None:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
@@ -223,7 +224,7 @@ def _suspended(awaited: object) -> list[FrameType]:
 
 
 def _walk(frame: FrameType | None) -> list[FrameType]:
-    """The frames of a stack, innermost first."""
+    """Return the frames of a stack, innermost first."""
     found = []
     while frame is not None:
         found.append(frame)
@@ -232,7 +233,7 @@ def _walk(frame: FrameType | None) -> list[FrameType]:
 
 
 def _of_loop(innermost: FrameType) -> Iterator[FrameType]:
-    """The frames of what the loop calls: those of whoever started the loop hold nothing."""
+    """Yield the frames that the loop calls, without those that started the loop."""
     for frame in _walk(innermost):
         if _module(frame) in _LOOPS:
             return
@@ -240,7 +241,7 @@ def _of_loop(innermost: FrameType) -> Iterator[FrameType]:
 
 
 def _place(stack: list[FrameType]) -> str:
-    """The innermost line of the user's own code, else of a library that it uses: "shop.py:31 in fetch"."""
+    """Return the innermost line of the user's own code, else of a library that it uses: "shop.py:31 in fetch"."""
     own = (frame for frame in stack if is_own_code(frame.f_code.co_filename, _package(frame)))
     used = (frame for frame in stack if _is_library(frame))
     frame = next(own, None) or next(used, None)
@@ -248,7 +249,7 @@ def _place(stack: list[FrameType]) -> str:
 
 
 def _is_library(frame: FrameType) -> bool:
-    """Neither ours nor Python's?"""
+    """Whether the frame is neither Pollux's nor Python's."""
     package = _package(frame)
     is_pythons = package in sys.stdlib_module_names or frame.f_code.co_filename.startswith("<frozen")
     return package != "pollux" and not is_pythons

@@ -1,11 +1,11 @@
-"""Who works in this process?  The crew: all loops of a node, wired, started, drained and stopped together.
+"""Runtime of one node: all its loops, wired, started, drained and stopped together.
 
     plans:  Leader ─▶ Timekeeper, Pruner
     runs:   Dispatcher ─▶ Attempts (Pool, HandlerThreads, TimeoutWatch) ─▶ Settler        Renewer (its own thread)
     both:   Heartbeat
 
 Draining: stop claiming, resign, let handlers finish within the grace while leases are renewed, ask the rest to stop and
-hand it back uncharged, flush the settles, leave.  A second call does not wait for the grace.
+hand it back uncharged, flush the settles, leave.  A second call skips the grace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import os
 import platform
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from random import Random
 from typing import Any
 
@@ -30,9 +30,8 @@ from pollux.registry import Registry
 from pollux.runtime.attempt import DEAF_MS, WorkerState
 from pollux.runtime.dispatcher import ClaimOptions, Dispatcher
 from pollux.runtime.fork_guard import guard, unguard
-from pollux.runtime.heartbeat import Heartbeat, check_key
 from pollux.runtime.leader import Leader
-from pollux.runtime.loop import Loop, LoopStatus, bounded
+from pollux.runtime.loop import Loop, LoopStatus, Rest, bounded
 from pollux.runtime.loop_lag import LoopHold, LoopLag, LoopSampler, holder_of, load_of
 from pollux.runtime.options import RuntimeOptions
 from pollux.runtime.pool import Pool
@@ -45,7 +44,7 @@ from pollux.runtime.timeouts import TimeoutWatch, by_run
 from pollux.secrets import Secrets
 from pollux.store.contract import Store
 
-# What may change while it runs.
+# Options that may change while the node runs.
 TUNABLE = (
     *("seats", "grace_ms", "long_poll_ms", "min_poll_ms", "batch", "child_memory"),
     *("keep_per_job", "keep_ms", "dead_max", "dead_ms", "log_max"),
@@ -56,15 +55,17 @@ LISTENED = (*STEERING, TURN)
 FLUSH_MS = 5_000
 FAREWELL_MS = 2_000
 BACKLOG_PER_SEAT = 4
+BEAT_MS = 15_000
+BEAT_TTL_MS = 45_000
 ON_ITS_WAY_MS = 5  # from the answer of the store to a seat: some rounds of the loop
 
 
 class NodeStatus(Struct, frozen=True):
-    """A node at one look."""
+    """Snapshot of a node."""
 
     node_id: str
     term: int | None
-    leader: str  # who leads, as far as this node has heard
+    leader: str  # the leader that this node last saw
     seats: int
     busy: int
     stuck: int
@@ -85,15 +86,37 @@ class NodeStatus(Struct, frozen=True):
 
 
 class TurnResult(Struct, frozen=True):
-    """What came of a turn that somebody asked for."""
+    """Counts of a planning turn that was requested."""
 
     fired: int = 0
     released: int = 0
     skipped: int = 0
 
 
+class Heartbeat(Loop):
+    """Store that this node lives and what it can run; the first beat comes before the first claim."""
+
+    def __init__(
+        self,
+        store: Store,
+        describe: Callable[[], Node],
+        *,
+        clock: Clock,
+        events: Events,
+        beat_ms: int = BEAT_MS,
+        ttl_ms: int = BEAT_TTL_MS,
+    ) -> None:
+        super().__init__("beat", clock=clock, events=events)
+        self.store, self.describe = store, describe
+        self.beat_ms, self.ttl_ms = beat_ms, ttl_ms
+
+    async def turn(self) -> Rest:
+        await self.store.beat(self.describe(), ttl_ms=self.ttl_ms)
+        return Rest(self.beat_ms)
+
+
 class NodeRuntime:
-    """All loops of one node on one store, which is open already and stays open."""
+    """All loops of one node on one store; the caller opens and closes the store."""
 
     def __init__(
         self,
@@ -120,8 +143,8 @@ class NodeRuntime:
         self.kit.isolates = self.options.isolates
         self._is_announced = self._is_draining = self._is_hurried = False
         self._was_drained = False
-        self.on_steered: Callable[[], None] | None = None  # a note of `LISTENED` has changed, as far as we heard
-        self._quiet = asyncio.Event()  # nobody sits, or nobody is to be waited for
+        self.on_steered: Callable[[], None] | None = None  # called when a note of `LISTENED` has changed
+        self._quiet = asyncio.Event()  # no seat is taken, or draining does not wait for them
         self._drained = asyncio.Event()
         self.beat = Heartbeat(
             store,
@@ -135,7 +158,7 @@ class NodeRuntime:
         self._make_running_loops()
         self.renewer: RenewerThread | Renewer | None = None
         self.lag = LoopLag()
-        self.lag.on_held, self.kit.on_stuck = self._was_held, self.beat.nudge
+        self.lag.on_held, self.kit.on_stuck = self._on_loop_held, self.beat.nudge
 
     def _make_planning_loops(self) -> None:
         options, clock, events, time = self.options, self.clock, self.events, self.kit.time
@@ -164,8 +187,8 @@ class NodeRuntime:
         pruning = _pruning(options)
         self.pruner = Pruner(self.store, self.leader, time, clock=clock, events=events, options=pruning)
         self.leader.on_change += [self.timekeeper.wake, self.beat.nudge]
-        self.leader.on_answer = self._hear_term
-        self.timekeeper.on_notes = self._heard_notes
+        self.leader.on_answer = self._on_term
+        self.timekeeper.on_notes = self._on_notes_changed
 
     def _make_running_loops(self) -> None:
         options, clock, events, kit = self.options, self.clock, self.events, self.kit
@@ -175,11 +198,9 @@ class NodeRuntime:
         self.dispatcher = Dispatcher(self.store, kit, self.node_id, options=_claiming(options))
         self.pool.on_free = self.settler.on_room = self.dispatcher.nudge
         self.pool.on_empty = self._quiet.set
-        self.dispatcher.on_bell, self.dispatcher.on_steered = self._heard_bell, self._heard_steering
-        self.dispatcher.on_deaf = self.leader.unheard
-        self.leader.hears_since = lambda: self.dispatcher.listens_since
-
-    # life
+        self.dispatcher.on_empty_wait, self.dispatcher.on_steered = self._on_empty_wait, self._on_stops_changed
+        self.dispatcher.on_listen_end = self.leader.listening_ended
+        self.leader.listening_since = lambda: self.dispatcher.listening_since
 
     async def start(self) -> None:
         """Beat, then start every loop this node takes part in."""
@@ -194,7 +215,7 @@ class NodeRuntime:
             self.lag.start()
 
     async def announce(self) -> Node:
-        """Say that this node is there, before it does anything; refused where another leadership stands."""
+        """Write the first beat; refused where the living nodes have another leadership."""
         self.started_ms = self.clock.now_ms()
         node = self._describe()
         await self.store.beat(node, ttl_ms=self.options.beat_ttl_ms)
@@ -207,14 +228,14 @@ class NodeRuntime:
         return node
 
     async def drain(self) -> None:
-        """Leave in good order; called again, leave at once.  Whoever calls waits until it is done."""
+        """Drain and leave; called again, skip the grace.  Every call returns when the drain is over."""
         if self._is_draining:
             self._hurry()
             await self._drained.wait()
             return
         self._is_draining = True
         try:
-            await self._stop_taking()
+            await self._stop_claiming()
             await self._finish(0 if self._is_hurried else self.options.grace_ms)
             for attempt in sorted(self.kit.running, key=by_run):
                 attempt.drain()
@@ -227,13 +248,13 @@ class NodeRuntime:
             self._drained.set()
 
     async def stop(self, *, hard: bool = True) -> None:
-        """Drain; `hard`: without waiting for handlers that are at work."""
+        """Drain; `hard`: without waiting for running handlers."""
         if hard:
             self._hurry()
         await self.drain()
 
     def vanish(self) -> None:
-        """Be gone as if the process had died: nothing is settled, resigned or said.  For stories and simulations."""
+        """Stop as if the process had died: nothing is settled, resigned or reported.  For stories and simulations."""
         assert not isinstance(self.renewer, RenewerThread), "a thread cannot vanish: use renews_apart=False"
         for loop in (*self._loops(), self.renewer):
             if loop is not None:
@@ -248,13 +269,13 @@ class NodeRuntime:
         self._is_hurried = True
         self._quiet.set()
 
-    async def _stop_taking(self) -> None:
-        """Claim nothing, lead nobody: from here on only what is seated goes on."""
+    async def _stop_claiming(self) -> None:
+        """Stop claiming and leading; only seated runs go on."""
         self.pool.drain()
         await asyncio.gather(*(loop.stop() for loop in (self.dispatcher, self.timekeeper, self.pruner, self.leader)))
-        await self._try(self.dispatcher.hand_back_unanswered())
-        await self._try(self.timekeeper.farewell())
-        await self._try(self.leader.resign())
+        await self._best_effort(self.dispatcher.hand_back_unanswered())
+        await self._best_effort(self.timekeeper.farewell())
+        await self._best_effort(self.leader.resign())
         self.beat.nudge()
 
     async def _finish(self, patience_ms: float) -> None:
@@ -270,25 +291,25 @@ class NodeRuntime:
         if self.renewer is not None:
             await self.renewer.stop()
         self.kit.hands.stop()
-        await self._try(self.kit.idle_children.close())
-        await self._try(self.registry.close())
-        await self._try(self.store.leave(self.node_id))
+        await self._best_effort(self.kit.idle_children.close())
+        await self._best_effort(self.registry.close())
+        await self._best_effort(self.store.leave(self.node_id))
 
     @staticmethod
-    async def _try(farewell: Coroutine[Any, Any, None]) -> None:
-        """Courtesies to the others: a store that is down must not keep us from leaving; all of it ends by itself."""
+    async def _best_effort(farewell: Coroutine[Any, Any, None]) -> None:
+        """Best-effort clean-up: a store that is down must not delay the shutdown, and all of it expires by itself."""
         with contextlib.suppress(Exception):
             await bounded(farewell, FAREWELL_MS, what="a farewell")
 
-    # asking and steering
+    # requests and settings
 
     def trigger(self) -> None:
-        """A planning turn and a claim now."""
+        """Start a planning turn and a claim now."""
         self.timekeeper.trigger()
         self.dispatcher.wake()
 
     async def turn_now(self, patience_ms: int) -> TurnResult | None:
-        """Plan now, until nothing is left over or patience ends: what came of it.  None: we do not lead."""
+        """Plan now, until nothing is left over or time is up; return the counts.  None: this node does not lead."""
         keeper = self.timekeeper
         if self.leader.term is None or not keeper.is_alive:
             return None
@@ -307,11 +328,11 @@ class NodeRuntime:
             self.renewer.look()
 
     def heed(self) -> None:
-        """A stop has changed: look before the next claim."""
+        """Read the stops before the next claim: one has changed."""
         self.dispatcher.heed()
 
     def retune(self, options: RuntimeOptions) -> None:
-        """Go on with other options: the number of seats, the grace, how long to poll and what history is kept.
+        """Apply changed options: the number of seats, the grace, how long to poll and what history is kept.
 
         The others (leases, terms, beats, what it takes part in) stay as they were until the next start.
         """
@@ -327,13 +348,13 @@ class NodeRuntime:
         self.beat.nudge()
 
     def progress(self) -> dict[str, str]:
-        """What running handlers said last, by job."""
-        said = ((a.run.job_id, a.ctx.last_progress) for a in self.kit.running if a.ctx is not None)
-        return {job_id: words for job_id, words in said if words}
+        """Return the latest progress of running handlers, by job."""
+        latest = ((a.run.job_id, a.ctx.last_progress) for a in self.kit.running if a.ctx is not None)
+        return {job_id: words for job_id, words in latest if words}
 
     @property
     def is_pressed(self) -> bool:
-        """Is a run due, or on its way to a seat?  Whoever shares the loop with us and can wait lets it go first."""
+        """Whether a run is due, or on its way to a seat; other work on this loop that can wait lets it go first."""
         keeper = self.timekeeper
         return keeper.is_pressed or self.clock.mono_ms() - keeper.fired_at < ON_ITS_WAY_MS
 
@@ -363,8 +384,6 @@ class NodeRuntime:
             loops=loops if renewer is None else (*loops, renewer),
         )
 
-    # wiring
-
     def _loops(self) -> list[Loop]:
         loops: list[Loop] = [self.beat]
         if self.options.plans:
@@ -390,7 +409,7 @@ class NodeRuntime:
             self.renewer = renewer
 
     def _make_sampler(self, store: Store, tell: Tell) -> LoopSampler:
-        """It looks at this loop from another one, and beats in its place while it is held."""
+        """Make the sampler of this loop: it runs on another one, and beats in place of this one while it is held."""
         running = self.kit.running
 
         def look(is_frozen: bool) -> str:  # noqa: FBT001  by place
@@ -400,13 +419,13 @@ class NodeRuntime:
             self.lag,
             look,
             lambda: store.beat(self._describe(), ttl_ms=self.options.beat_ttl_ms),
-            self._say_held,  # at once, from that thread: this one may never be free again
+            self._report_hold,  # at once, from that thread: this loop may never be free again
             clock=self.clock,
             events=RelayedEvents(self.events, tell),
         )
 
     def load(self) -> NodeLoad:
-        """What holds this node up; from any thread."""
+        """Return what slows this node down; callable from any thread."""
         return load_of(self.lag.worst, self.pool, sorted(self.kit.running.copy(), key=by_run))
 
     def _describe(self) -> Node:
@@ -431,35 +450,35 @@ class NodeRuntime:
             load=self.load(),
         )
 
-    def _was_held(self, hold: LoopHold) -> None:
+    def _on_loop_held(self, hold: LoopHold) -> None:
         if hold.ms > self.options.health_loop_lag_ms:
-            self.beat.nudge()  # whoever asks the store is told, too
-            if not self.lag.is_said:
-                self._say_held(hold, is_over=True)
+            self.beat.nudge()  # so that the store has it, too
+            if not self.lag.is_reported:
+                self._report_hold(hold, is_over=True)
 
-    def _say_held(self, hold: LoopHold, *, is_over: bool = False) -> None:
+    def _report_hold(self, hold: LoopHold, *, is_over: bool = False) -> None:
         self.events.emit(LoopHeld(self.node_id, hold.ms, hold.by, is_over))
 
-    def _hear_term(self, term: Term) -> None:
+    def _on_term(self, term: Term) -> None:
         self.kit.time.learn(term.now_ms, asked=self.leader.asked_at)
 
-    def _heard_steering(self) -> None:
-        """A claim told that a stop or a setting has changed."""
+    def _on_stops_changed(self) -> None:
+        """A claim reported a changed stop or setting."""
         if self.dispatcher.is_drained != self._was_drained:
             self._was_drained = self.dispatcher.is_drained
-            self.beat.nudge()  # others may ask why nothing is claimed
+            self.beat.nudge()  # other nodes show why nothing is claimed
         if self.on_steered is not None:
             self.on_steered()
 
-    def _heard_notes(self, keys: tuple[str, ...]) -> None:
-        """The feed told the leader: it need not wait for a claim, which comes late when all seats are taken."""
+    def _on_notes_changed(self, keys: tuple[str, ...]) -> None:
+        """The feed reports changed notes to the leader before a claim does, which is late when all seats are taken."""
         if any(key.startswith(DRAIN) for key in keys):
             self.dispatcher.heed()
         if self.on_steered is not None and any(key.startswith(LISTENED) for key in keys):
             self.on_steered()
 
-    def _heard_bell(self) -> None:
-        """A wait ended, and there was nothing to claim: a term may be free, a run may be cancelled."""
+    def _on_empty_wait(self) -> None:
+        """A wait ended without runs: a term may be free, a run may be cancelled."""
         self.leader.hint()
         self.look()
 
@@ -488,3 +507,18 @@ def _pruning(options: RuntimeOptions) -> PruneOptions:
 
 def _at_once(call: Callable[..., Any], *args: Any) -> None:
     call(*args)
+
+
+def check_key(node: Node, living: Iterable[Node]) -> None:
+    """Refuse a node whose leadership name differs from that of the living nodes: a store has one leadership."""
+    for other in living:
+        if other.key != node.key and other.scheduler_version == node.scheduler_version:
+            raise InvalidInput(
+                f"node {other.id} on this store {_named(other.key)}, this one {_named(node.key)}",
+                where="leader.key",
+                cure="name the store that is meant, or say one name on all nodes; to change it stop them all first",
+            )
+
+
+def _named(key: str) -> str:
+    return f"names the leadership {key!r}" if key else "names no leadership"

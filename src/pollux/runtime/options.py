@@ -1,4 +1,4 @@
-"""How does a node run?  Its options, checked where they are made."""
+"""Options of a node, checked when they are made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RuntimeOptions(Struct, frozen=True, kw_only=True):
     leader_ttl_ms: int = 15_000
     leader_renew_ms: int = 5_000
     leader_key: str = ""  # the name of the leadership; a node that names another one is refused
-    grace_ms: int = 25_000  # what handlers get to finish when the node drains
+    grace_ms: int = 25_000  # time for handlers to finish when the node drains
     long_poll_ms: int = 30_000
     min_poll_ms: int | None = None  # None: 100 where the store waits, else 1000
     batch: int = BATCH_MAX  # runs in one claim at most
@@ -38,21 +38,21 @@ class RuntimeOptions(Struct, frozen=True, kw_only=True):
     losses_max: int = LOSSES_MAX
     crashes_max: int = CRASHES_MAX
     child_memory: int = CHILD_MEMORY  # bytes that a child process may use
-    unchanged_ms: int = 120_000  # polls that changed nothing are thinned after this
+    unchanged_ms: int = 120_000  # polls that changed nothing are pruned after this
     keep_ms: int = 7 * 86_400_000
     keep_per_job: int = 100
     dead_max: int = DEAD_MAX
     dead_ms: int = DEAD_MS
     log_max: int = LOG_MAX
-    traces_endpoint: str = ""  # of an OpenTelemetry collector; "": what the standard variables say, else no traces
+    traces_endpoint: str = ""  # of an OpenTelemetry collector; "": from the standard variables, else no traces
     traces_sample: float = 1.0  # the share of runs that have one
     traces_namespace: str = ""  # tells deployments with jobs of the same ids apart
     heartbeat_url: str = ""  # called by the leader while health is good
     heartbeat_every_ms: int = 60_000
     metrics_prefix: str = "pollux"
-    metrics_port: int | None = None  # serves /metrics without a token; None: nothing does
+    metrics_port: int | None = None  # serves /metrics without a token; None: no such port
     metrics_host: str = "127.0.0.1"
-    health_queue_depth: int = 50  # ready runs; more are worth a word, here and below
+    health_queue_depth: int = 50  # ready runs; health warns above this and the limits below
     health_staleness_ms: int = 5_000
     health_intervals: int = 3  # planned ones without a success
     health_wait_ms: int = 60_000

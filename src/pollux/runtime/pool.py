@@ -1,7 +1,7 @@
-"""Is there a seat?  A bounded number of them: a run that has none is not claimed.
+"""Seats of a node: a bounded number of runs at a time; a run without a free seat is not claimed.
 
-A seat is taken when a run is seated and free when its handler has ended, whatever became of the run meanwhile: a
-thread that outlives its timeout still sits.
+A seat is taken when a run is seated and free when its handler has ended, even if the run was settled before: a
+thread that outlives its timeout keeps its seat.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Seat(Struct, eq=False, gc=False):  # gc: a value holds no cycle, and there
 
 
 class Pool:
-    """Bounded seats: `try_seat` refuses when there is none, `leave` frees one and says so."""
+    """Bounded seats: `try_seat` refuses when none is free, `leave` frees one and calls `on_free`."""
 
     def __init__(self, seats: int) -> None:
         self._seats = check_seats(seats)
@@ -59,7 +59,7 @@ class Pool:
 
     @property
     def seated(self) -> tuple[Seat, ...]:
-        """Who sits where."""
+        """The taken seats, with their runs."""
         return tuple(self._taken.values())
 
     def try_seat(self, run: Run) -> Seat | None:
@@ -70,7 +70,7 @@ class Pool:
         return seat
 
     def leave(self, seat: Seat) -> None:
-        """The handler has ended.  Leaving twice is harmless."""
+        """Free the seat of an ended handler.  Calling twice is harmless."""
         if self._taken.get(seat.number) is not seat:
             return
         del self._taken[seat.number]
@@ -81,13 +81,13 @@ class Pool:
             self.on_empty()
 
     def resize(self, seats: int) -> None:
-        """More seats are there at once; fewer as soon as those who sit too many have left."""
+        """Change the number of seats: new ones are free at once, surplus ones go when their handlers end."""
         self._seats = check_seats(seats)
         if self.on_free is not None:
             self.on_free()
 
     def drain(self) -> None:
-        """Seat nobody any more; who sits may stay."""
+        """Refuse new runs; seated ones go on."""
         self._is_draining = True
 
     def resume(self) -> None:

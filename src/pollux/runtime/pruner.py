@@ -1,4 +1,4 @@
-"""What may be forgotten?  The leader's node thins the history, a bounded piece at a time."""
+"""Pruning loop: the leader's node deletes old history, a bounded number of rows at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pollux.runtime.store_clock import StoreClock
 from pollux.store.contract import Pruning, Store
 
 PRUNE_MS = 60_000
-MORE_MS = 100  # a rest between two pieces: others write, too
+MORE_MS = 100  # pause between two calls: other writers need the store
 DEAD_MAX = 10_000  # dead letters that are kept, the newest,
 DEAD_MS = 90 * 86_400_000  # and for how long
 LOG_MAX = 100_000  # lines of the audit log
@@ -46,7 +46,7 @@ class Pruner(Loop):
 
     async def turn(self) -> Rest:
         if self.leader.term is None:
-            return Rest.ASIDE
+            return Rest.STANDBY
         options, now_ms = self.options, self.time.now_ms()
         gone = await self.store.prune(
             Pruning(

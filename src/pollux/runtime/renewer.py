@@ -1,12 +1,12 @@
-"""Do we still hold what we run?  Leases are renewed at a third of their length, all in one batch.
+"""Lease renewal loop: leases are renewed at a third of their length, all in one batch.
 
-It lives in a thread of its own, with a loop and a store handle of its own: a handler that blocks the main loop must not
-cost the others their leases.  Trust is measured from before the request on the monotonic clock:
+It runs in a thread with a loop and a store handle of its own: a handler that blocks the main loop must not cost the
+others their leases.  Trust is measured from before the request on the monotonic clock:
 
     sent ── renewed at a third ──────────────────── trust ends ── margin ── the lease ends in the store
 
-What it learns (lost, asked to stop) is told to the main loop, which owns the attempts.  What handlers say of their
-progress travels with the renewals: at most once a second, all that is new in one batch.
+Results (lease lost, cancel requested) are passed to the main loop, which owns the attempts.  The progress of handlers
+is sent with the renewals: at most once a second, all that is new in one batch.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 10.0
 LOOKS_APART_MS = 1_000
-NEWS_APART_MS = 1_000
+PROGRESS_APART_MS = 1_000
 
 Tell = Callable[..., Any]  # call this on the main loop, with these arguments
 
 
 def margin_ms(lease_ms: int) -> float:
-    """How long before its end a lease is no longer trusted: 2 s or a tenth, of short leases a third."""
+    """Return how long before its end a lease is no longer trusted: 2 s or a tenth, of short leases a third."""
     return min(max(2_000.0, lease_ms / 10), lease_ms / 3)
 
 
@@ -64,22 +64,22 @@ class Renewer(Loop):
         self.renewed = 0
         self._is_asked = False
         self._looked_at: float | None = None
-        self._told_at: float | None = None
+        self._progress_sent_at: float | None = None
 
     def look(self) -> None:
-        """Renew all now: a cancel request may be waiting there.  At most once a second."""
+        """Renew all now: the answers contain cancel requests.  At most once a second."""
         self._is_asked = True
         self.nudge()
 
     async def turn(self) -> Rest:
         now = self.clock.mono_ms()
-        # A copy is one step for the interpreter, so the main loop may change the dict at any time.
+        # Copying is atomic in the interpreter, so the main loop may change the dict at any time.
         held = list(self.leases.copy().values())
         if self._may_look(now):
             due = held
         else:
-            may_tell = self._told_at is None or now - self._told_at >= NEWS_APART_MS
-            due = [a for a in held if a.renew_at <= now + self.lease_ms / 12 or (may_tell and a.news)]
+            may_send = self._progress_sent_at is None or now - self._progress_sent_at >= PROGRESS_APART_MS
+            due = [a for a in held if a.renew_at <= now + self.lease_ms / 12 or (may_send and a.new_progress)]
         for start in range(0, len(due), BATCH_MAX):
             await self._renew(due[start : start + BATCH_MAX])
         return Rest(self.rest_max_ms, did_nothing=not due)
@@ -93,26 +93,26 @@ class Renewer(Loop):
 
     async def _renew(self, attempts: Sequence[Attempt]) -> None:
         sent = self.clock.mono_ms()
-        renewals = [Renewal(a.run.id, a.token, a.news) for a in attempts]
+        renewals = [Renewal(a.run.id, a.token, a.new_progress) for a in attempts]
         ask = self.store.renew(renewals, lease_ms=self.lease_ms)
         answers = await bounded(ask, max(100.0, self.lease_ms / 3), what="renew")
         for attempt, renewal, renewed in zip(attempts, renewals, answers, strict=True):
             if renewed.answer is Answer.LOST:
                 attempt.renew_at = float("inf")
-                self.tell(attempt.lose, "the store gave it to somebody else")
+                self.tell(attempt.lose, "another claim has the run")
                 continue
             self.renewed += 1
             attempt.trust_until = sent + self.lease_ms - margin_ms(self.lease_ms)
             attempt.renew_at = sent + self.lease_ms / 3
             if renewal.progress:
-                attempt.told = renewal.progress
-                self._told_at = sent
+                attempt.sent_progress = renewal.progress
+                self._progress_sent_at = sent
             if renewed.cancel:
                 self.tell(attempt.cancel, renewed.cancel)
 
 
 class RelayedEvents(Events):
-    """Events of the thread, emitted on the main loop: listeners live there."""
+    """Events of the thread, emitted on the main loop, where the listeners run."""
 
     def __init__(self, main: Events, tell: Tell) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class RelayedEvents(Events):
 
 
 class RenewerThread:
-    """The Renewer in a thread of its own, on a twin of the store; the sampler of the main loop lives beside it."""
+    """The Renewer in a thread of its own, on a twin of the store, with the sampler of the main loop."""
 
     def __init__(
         self, store: Store, make: Callable[[Store, Tell], Renewer], make_sampler: Callable[[Store, Tell], LoopSampler]
@@ -163,7 +163,7 @@ class RenewerThread:
     def _live(self) -> None:
         try:
             asyncio.run(self._renew_until_stopped())
-        except BaseException as error:  # noqa: BLE001  told to whoever started it
+        except BaseException as error:  # noqa: BLE001  passed to the caller of `start`
             self._tell(_fail, self._ready, error)
         finally:
             self._tell(_resolve, self._over)
@@ -184,7 +184,7 @@ class RenewerThread:
             await store.close()
 
     def _tell(self, call: Callable[..., Any], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the main loop is closed: nobody listens
+        with contextlib.suppress(RuntimeError):  # the main loop is closed
             self._main.call_soon_threadsafe(call, *args)
 
 

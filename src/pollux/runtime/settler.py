@@ -1,7 +1,7 @@
-"""Is the outcome recorded?  Settlements go to the store in batches that never linger.
+"""Settle loop: outcomes go to the store in batches, without lingering.
 
 While one settle is under way the next batch collects, so a batch is as large as the store is slow.  A batch that got
-no answer is sent again as it is, with the same tokens, until it is answered: the token decides, not the clock.
+no answer is sent again unchanged, with the same tokens, until it is answered: the token decides, not the clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Item = tuple["Attempt", Settlement]
 
 
 class Settler(Loop):
-    """Record ends of attempts; the seat was freed before, the lease is renewed until the answer is here."""
+    """Record ends of attempts.  The seat was freed before; the lease is renewed until the settle is answered."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Settler(Loop):
         self.backlog_max, self.batch_max = backlog_max, batch_max
         self.on_room: Callable[[], None] | None = None
         self.settled = 0
-        self.discarded = 0  # outcomes that came after their lease was gone
+        self.discarded = 0  # outcomes that came after their lease was lost
         self.refused = 0  # settlements that the store cannot take
         self.tallies = AttemptStats()
         self.is_empty = asyncio.Event()
@@ -67,15 +67,15 @@ class Settler(Loop):
         return len(self._waiting) + len(self._under_way) < self.backlog_max
 
     def put(self, attempt: Attempt, settlement: Settlement) -> None:
-        if news := attempt.news:  # its last words
-            settlement = replace(settlement, progress=news)
+        if new_progress := attempt.new_progress:  # the last progress
+            settlement = replace(settlement, progress=new_progress)
         self._waiting.append((attempt, settlement))
         if self.is_empty.is_set():
             self.is_empty.clear()
         self.nudge()
 
     async def flush(self, patience_ms: float) -> bool:
-        """Wait until all is answered; false if the time was over before."""
+        """Wait until all are answered; false if time ran out."""
         return await self.clock.wait(self.is_empty, patience_ms)
 
     async def turn(self) -> Rest:
@@ -88,7 +88,7 @@ class Settler(Loop):
         except StoreError:
             raise  # the same batch again
         except Exception as error:
-            self._suspect(batch, error)
+            self._find_rejected(batch, error)
             raise
         was_full = not self.has_room
         self._under_way = []
@@ -105,10 +105,10 @@ class Settler(Loop):
         self._one_by_one = max(0, self._one_by_one - 1)
         return [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
 
-    def _suspect(self, batch: list[Item], error: Exception) -> None:
-        """The store cannot take this batch, and will not next time: find the one it chokes on.
+    def _find_rejected(self, batch: list[Item], error: Exception) -> None:
+        """Find the settlement that the store rejects: the batch is sent again one by one.
 
-        That one is settled as dead with the reason in words: its handler has run, and must not run again and again.
+        The rejected one is settled as dead with the reason: its handler has run, and must not run again and again.
         """
         self._under_way = []
         if len(batch) > 1:
@@ -118,7 +118,7 @@ class Settler(Loop):
         [(attempt, settlement)] = batch
         self.refused += 1
         if _is_burial(settlement):
-            attempt.let_go()  # not even that can be written: the lease ends by itself, and the store counts it
+            attempt.let_go()  # the store rejects this, too: the lease ends by itself, and the store counts the loss
             return
         burial = Settlement(settlement.run_id, settlement.token, Dead(f"{UNRECORDED}{describe(error, hide)}"))
         self._waiting.appendleft((attempt, burial))
@@ -163,7 +163,7 @@ def _settled(attempt: Attempt, settlement: Settlement, answer: Answer) -> RunSet
 
 
 def _error_of(settlement: Settlement) -> str:
-    """What went wrong in the attempt, or nothing."""
+    """Return the error of the attempt, or an empty string."""
     if settlement.outcome is not None:
         return settlement.outcome.error
     return settlement.verdict.reason if isinstance(settlement.verdict, Dead) else ""

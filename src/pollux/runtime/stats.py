@@ -1,4 +1,9 @@
-"""How late are we?  Counts in buckets that double, so that any number of runs costs a few integers."""
+"""Counters of what a node fired and ran: lateness, ends of attempts, plans.
+
+Plain integers, a few additions a run.  Lateness is counted in buckets that double, so any number of runs costs a few
+integers.  Of job ids and `source_id`s, whose number is not bounded, the first `NAMES_MAX` have counters of their own
+and all others share `other`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ class LatenessSnapshot(Struct, frozen=True):
     buckets: tuple[int, ...]
 
     def at_most_ms(self, share: float) -> int:
-        """The bound below which at least this share of all (0.99) lies, to the width of a bucket."""
+        """Return the upper bound of the bucket below which at least this share of all (0.99) lies."""
         wanted, seen = share * self.count, 0
         for n, count in enumerate(self.buckets):
             seen += count
@@ -60,7 +65,7 @@ _STATUS = {Done: DONE, RetryAt: RETRIED, Dead: DEAD, Cancelled: CANCELLED}
 
 
 class EndCounter:
-    """The ends of attempts under one name."""
+    """Ends of attempts counted under one name."""
 
     __slots__ = ("buckets", "by_error", "by_status", "failed", "kind", "last_failed", "name", "ok", "sum_ms")
 
@@ -90,12 +95,12 @@ class EndCounter:
 
 
 class EndsByName:
-    """The ends by name, each under one that can be shown; `other` stands for all that have come too late."""
+    """Ends of attempts by name, each under a name safe to show; `other` counts all names beyond the limit."""
 
     def __init__(self, limit: int = NAMES_MAX) -> None:
         self.limit = limit
         self.other = EndCounter(OTHER, OTHER)
-        self.overflowed = 0  # how often something was counted under `other` for lack of room
+        self.overflowed = 0  # how often an end was counted under `other` for lack of room
         self._of: dict[str, EndCounter] = {}
         self._shown: dict[str, EndCounter] = {OTHER: self.other}
 
@@ -104,19 +109,19 @@ class EndsByName:
         return self._admit(name, job) if found is None else found
 
     def known(self, name: str) -> EndCounter | None:
-        """Those of this very name, if it has any."""
+        """Return the counter of this very name, if it has one."""
         return self._of.get(name)
 
     def all(self) -> list[EndCounter]:
-        """Those that were counted, in order of arrival; from any thread."""
+        """Return the counters with ends, in order of arrival; callable from any thread."""
         return [ends for ends in list(self._shown.values()) if ends.by_status]
 
     def names(self) -> list[str]:
-        """As they came, from any thread."""
+        """Return the names in order of arrival; callable from any thread."""
         return list(self._of)
 
     def _admit(self, name: str, job: Job) -> EndCounter:
-        """Two names that look alike once secrets and control characters are out of them are one."""
+        """Add a counter; names that are equal once secrets and control characters are removed share one."""
         if len(self._of) >= self.limit:
             self.overflowed += 1
             return self.other
@@ -129,12 +134,12 @@ class EndsByName:
 
 
 class AttemptStats:
-    """All that the attempts of a node came to."""
+    """Counts of all attempts of a node."""
 
     def __init__(self) -> None:
         self.by_job = EndsByName()
         self.by_source = EndsByName()
-        self.unwell: dict[str, None] = {}  # jobs whose latest attempt here was no success, the longest so first
+        self.unwell: dict[str, None] = {}  # jobs whose latest attempt here was no success, the oldest first
         self.backs = 0  # runs handed back uncharged
         self.holds = 0  # runs handed back to the gate
 
@@ -157,7 +162,7 @@ class AttemptStats:
 
 
 class PlanStats:
-    """All that the plans of a node came to."""
+    """Counts of all plans of a node."""
 
     def __init__(self) -> None:
         self.fired: dict[tuple[str, int], int] = {}  # by the kind of schedule and the priority
@@ -178,12 +183,12 @@ class PlanStats:
 
 
 def kind_of(job: Job) -> str:
-    """What sort of thing a job is: its group, or else what runs it."""
+    """Return the kind of a job: its group, or else its handler."""
     return job.group or job.handler
 
 
 def error_kind(outcome: Outcome) -> str:
-    """A failure in one word out of few: permanent, crash, timeout or transient."""
+    """Return the kind of a failure: permanent, crash, timeout or transient."""
     if outcome.crashed:
         return "crash"
     if outcome.error.startswith("TimeoutError"):

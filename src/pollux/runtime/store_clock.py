@@ -1,11 +1,12 @@
-"""What time is it in the store?  Its clock, carried on by our monotonic one between two answers.
+"""The store's clock, extrapolated by the local monotonic clock between two answers.
 
-Every answer that bears the store's time gives a lower bound of the offset, for the time it names had passed before we
-heard of it, and an upper bound, for it had not yet come when we asked.  We take the best lower bound at once and give
-it up slowly, so that one slow answer (or a handler that blocked our loop) neither makes us late nor seems a leap.
+Every answer that carries the store's time gives a lower bound of the offset (that time had passed when the answer
+arrived) and an upper bound (it had not come when the question was sent).  A better lower bound is taken at once and
+given up slowly, so that one slow answer (or a handler that blocked the loop) neither makes us late nor looks like a
+jump.
 
-Several questions are under way at a time, and their answers may be heard in another order than the store gave them.
-After a leap an answer to a question that was sent before is not believed: it may tell the time before the leap.
+Several questions are under way at a time, and their answers may arrive in another order than the store gave them.
+After a jump an answer to a question that was sent before it is ignored: its time may be from before the jump.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class StoreClock:
         self.clock, self.events = clock, events
         self.jumps = 0
         self._offset: float | None = None
-        self._leapt_at = float("-inf")  # when we heard of the last leap, in monotonic time
+        self._leapt_at = float("-inf")  # when the last jump was seen, in monotonic time
 
     def now_ms(self) -> int:
-        """The store's time; before its first answer, our own."""
+        """Return the store's time; before its first answer, the local clock's."""
         if self._offset is None:
             return self.clock.now_ms()
         return int(self.clock.mono_ms() + self._offset)
@@ -32,9 +33,9 @@ class StoreClock:
     def learn(
         self, now_ms: int, *, asked: float | None = None, heard: float | None = None, sent: float | None = None
     ) -> None:
-        """The store said `now_ms`.  We asked and heard at those monotonic times (both: now, if not given).
+        """Take the time `now_ms` from an answer.  `asked` and `heard` are monotonic times (None: now).
 
-        Where the question waited in the store, and was answered at once in the end, `sent` is when it went there.
+        Where the question waited before it was sent to the store, `sent` is when it went there.
         """
         heard = self.clock.mono_ms() if heard is None else heard
         sent = asked if sent is None else sent

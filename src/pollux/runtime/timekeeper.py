@@ -1,7 +1,15 @@
-"""Which entries of the feed can the leader not read, and when does it begin anew because of them?
+"""Planning loop of the leader: one read of the feed, a pure plan, one write.
 
-What such an entry told nobody knows, so the planner begins anew behind it and looks at all jobs.  That is dear: those
-that come soon after are left where they are for some seconds, unapplied, and are then taken together.
+    trusted? ─▶ feed (waits until an entry comes or a job is due) ─▶ apply ─▶ learn ─▶ plan ─▶ advance ─▶ accept
+        │                                                                                        │
+        └─ no: drop the planner                          no answer: the same plan again ◀────────┤
+                                                         fenced, or any error: drop it  ◀────────┘
+
+The planner's memory counts only once its plan is answered.  A dropped planner is rebuilt from the store, so a mistake
+here costs reads and never a firing.  An idle turn writes nothing.
+
+The content of a feed entry that cannot be decoded is unknown, so the planner is rebuilt after it and looks at all jobs.
+That is expensive: entries that follow soon are left unapplied for some seconds, and then handled together.
 """
 
 from __future__ import annotations
@@ -54,16 +62,16 @@ from pollux.store.contract import BATCH_MAX, PAGE_MAX, RunFilter, Store
 from pollux.store.decoding import as_far, stops_as_far
 from pollux.units import format_ms
 
-APART_MS = 5_000  # from the end of one look at all jobs to the next
-WAITING_MAX = 500  # entries that are left for so long; with more of them the next look begins when the last one ends
-UNREADABLE_MAX = 1_000  # entries like that beside which the others are read
+APART_MS = 5_000  # from the end of one scan of all jobs to the next
+WAITING_MAX = 500  # entries that are left for so long; with more of them the next scan begins when the last one ends
+UNREADABLE_MAX = 1_000  # unreadable entries that one read of the feed makes room for
 
 
 class UnreadableEntries:
     def __init__(self) -> None:
-        self.known: dict[int, Spoilt] = {}  # those that the planner began behind
+        self.known: dict[int, Spoilt] = {}  # the planner was rebuilt after these
         self.waiting: dict[int, Spoilt] = {}
-        self._busy_at = -math.inf  # when one that is known was last in the feed
+        self._busy_at = -math.inf  # when one of `known` was last in the feed
 
     def __len__(self) -> int:
         return len(self.known) + len(self.waiting)
@@ -73,12 +81,12 @@ class UnreadableEntries:
         """How many more entries must be read so that these do not hide the others."""
         return min(UNREADABLE_MAX, len(self))
 
-    def behind(self, items: Iterable[FeedItem], now: float) -> dict[int, Spoilt]:
-        """Those of the feed that the planner shall begin behind now; mostly none."""
+    def rebuild_after(self, items: Iterable[FeedItem], now: float) -> dict[int, Spoilt]:
+        """Return the entries after which the planner must be rebuilt now; usually none."""
         found = {item.id: item.entry for item in items if isinstance(item.entry, Spoilt)}
         self.known = {number: entry for number, entry in found.items() if number in self.known}
         self.waiting = {number: entry for number, entry in found.items() if number not in self.known}
-        if self.known:  # a look that was begun ends: else the next one would never let it
+        if self.known:  # let the current scan end: else each new entry would restart it
             self._busy_at = now
             return {}
         if not self.waiting or (now - self._busy_at < APART_MS and len(self.waiting) < WAITING_MAX):
@@ -92,21 +100,21 @@ Rests = tuple[tuple[float, float], ...]
 FEED_LIMIT = 100  # entries in one read; each may hold a hundred ends
 WAIT_MAX_MS = 30_000
 SHORT_POLL_MS = 1_000  # where the store cannot wait
-MIN_POLL_MS = 100  # an empty turn lasts at least this long, whatever the store thinks of waiting
+MIN_POLL_MS = 100  # an empty turn lasts at least this long, even if the store does not wait
 TURN_REST_MS = 20
 REST_USUAL_MAX_MS = 50
-# How long to rest, from so many firings a turn on average.  A crowd is worth its turns; of a thin stream several
-# firings share one turn, where each costs a commit; what comes alone is not kept waiting.
+# Rest by the average number of firings a turn.  Many firings are worth a turn of their own; of a thin stream several
+# firings share one turn, where each costs a commit; a single firing is not kept waiting.
 RESTS_CHEAP: Rests = ((1.5, 3), (0.0, TURN_REST_MS))
 RESTS_DEAR: Rests = ((16.0, TURN_REST_MS), (2.0, REST_USUAL_MAX_MS), (0.0, TURN_REST_MS))
 CROWD_WEIGHT = 0.1
-RUSH = 50  # a turn that did nothing but take in so many ends: nobody waits for the next one
+RUSH = 50  # a turn that did nothing but read so many ends: the next one is not urgent
 RUSH_REST_MS = 100
-PUTS_RUSH = 10  # a turn that did nothing but give so many jobs their due: others are being added, and share the next
+PUTS_RUSH = 10  # a turn that did nothing but set so many jobs due: others are being added, and share the next
 LEARN_ROUNDS_MAX = 8
-SAID_MAX = 10_000  # records of which that is remembered; beyond it all may be named anew
+REPORTED_MAX = 10_000  # unreadable records that are remembered; beyond it all may be reported again
 FRUITLESS_MAX = 200
-FAILING_TERMS = 2  # who fails to plan for so long lets another one lead
+FAILING_TERMS = 2  # a leader that fails to plan for so long gives up its term
 T = TypeVar("T", Job, Run)
 
 
@@ -138,60 +146,60 @@ class Timekeeper(Loop):
         self.released = 0
         self.plans = 0
         self.rebuilds = 0
-        self.fenced = 0  # plans that came after our term
+        self.fenced = 0  # plans refused because the term had ended
         self._term: int | None = None
         self._planner: Planner | None = None
         self._unanswered: Plan | None = None
-        self._left: UnreportedCounts | None = None  # by the planner that was forgotten
+        self._unreported: UnreportedCounts | None = None  # of the dropped planner
         self.is_pressed = False  # a run waits to be fired, and this turn is to do it
-        self.fired_at = -math.inf  # when runs were last written that somebody is to start, on the monotonic clock
-        self._is_asked = False
-        self._askers: list[asyncio.Future[None]] = []  # who waits for the end of the next turn
-        self.on_notes: Callable[[tuple[str, ...]], None] | None = None  # keys that changed, as the feed tells
-        self._crowd = 0.0  # firings of a turn, on average of late
-        self._ends = self._puts = 0  # that this turn has read; none if there may be more
+        self.fired_at = -math.inf  # when runs that can start were last written, on the monotonic clock
+        self._is_triggered = False
+        self._waiters: list[asyncio.Future[None]] = []  # waiting for the end of the next turn
+        self.on_notes: Callable[[tuple[str, ...]], None] | None = None  # called with the keys of changed notes
+        self._firings_average = 0.0  # moving average of firings a turn
+        self._ends = self._puts = 0  # read in this turn; 0 if there may be more
         self._fruitless = 0  # turns in a row that had something to do and did nothing
-        self._said: dict[tuple[str, str], str] = {}  # records that could not be read, and why
+        self._reported: dict[tuple[str, str], str] = {}  # unreadable records that were reported, and why
         self._spoilt = UnreadableEntries()
-        self._failing_since: float | None = None  # each turn since then
+        self._failing_since: float | None = None  # every turn has failed since then
 
     @property
     def planner(self) -> Planner | None:
         return self._planner
 
     def trigger(self) -> None:
-        """A turn now, without any rest."""
-        self._is_asked = True
+        """Start a turn now, without any rest."""
+        self._is_triggered = True
         self.wake()
 
     async def turned(self) -> None:
-        """A turn now; back when it is over, whatever came of it."""
+        """Start a turn now, and return when it is over, even if it fails."""
         over = asyncio.get_running_loop().create_future()
-        self._askers.append(over)
+        self._waiters.append(over)
         self.trigger()
         await over
 
     async def turn(self) -> Rest:
-        askers, self._askers = self._askers, []
+        waiters, self._waiters = self._waiters, []
         try:
             rest = await self._turn()
             self._failing_since = None
         except Exception as error:
-            await self._let_another(error)
+            await self._resign_if_failing(error)
             raise
         else:
             return rest
         finally:
             self.is_pressed = False
-            for asker in askers:
-                if not asker.done():  # nobody waits any more
-                    asker.set_result(None)
+            for waiter in waiters:
+                if not waiter.done():  # the caller may have given up
+                    waiter.set_result(None)
 
     async def _turn(self) -> Rest:
         term = self.leader.term
         if term is None:
             self._forget()
-            return Rest.ASIDE
+            return Rest.STANDBY
         try:
             return await self._lead(term)
         except (StoreTimeout, StoreBusy):
@@ -202,8 +210,8 @@ class Timekeeper(Loop):
             self._forget()
             raise
 
-    async def _let_another(self, error: Exception) -> None:
-        """Who keeps the term but fails to plan, turn by turn, stands in the way of one that can."""
+    async def _resign_if_failing(self, error: Exception) -> None:
+        """Give up the term if every turn has failed for `FAILING_TERMS`: another node may be able to plan."""
         now = self.clock.mono_ms()
         if self._failing_since is None:
             self._failing_since = now
@@ -233,29 +241,29 @@ class Timekeeper(Loop):
         return await self._write(term, planner, plan)
 
     async def farewell(self) -> None:
-        """Before the term is given up: what was counted is told.  The loop stands still."""
+        """Write the counts not yet reported, before the term is given up.  The loop has stopped."""
         planner, term = self._planner, self.leader.term
         if planner is None or term is None or term != self._term or self._unanswered is not None:
             return
         plan = planner.farewell()
         if not plan.is_empty():
             await self.store.advance(term, plan)
-            self._planner = self._left = None
-
-    # reading
+            self._planner = self._unreported = None
 
     async def _planner_of(self, term: int) -> Planner:
-        """The planner of this term; a new one knows what the store knows."""
+        """Return the planner of this term; a new one is built from the store."""
         if self._planner is not None and self._term == term:
             return self._planner
         self._forget()
         planner = self.make_planner()
         notes, nodes, counts = await self._notes(), await self._nodes(), await self.store.counts()
         held = await self._held()
-        planner.begin(self.time.now_ms(), notes=notes, held=held, nodes=nodes, ready=counts.ready, left=self._left)
+        planner.begin(
+            self.time.now_ms(), notes=notes, held=held, nodes=nodes, ready=counts.ready, left=self._unreported
+        )
         await self._learn(planner, looks=False)
-        self._planner, self._term, self._left = planner, term, None
-        self._is_asked = True  # what is due is due now
+        self._planner, self._term, self._unreported = planner, term, None
+        self._is_triggered = True  # what is due is due now
         self.rebuilds += 1
         return planner
 
@@ -267,24 +275,24 @@ class Timekeeper(Loop):
         return held
 
     async def _waiting(self, after: str | None, *states: RunState) -> tuple[list[Run], str | None]:
-        """A page of the runs in these states, held or ready if none is named, and where the next page begins."""
+        """Return a page of the runs in these states (default: held or ready) and the cursor of the next page."""
         states = states or (RunState.HELD, RunState.READY)
         where = RunFilter(states=states, scheduler_version=self.store.scheduler_version)
         page, unreadable = await as_far(self.store.list_runs(where, after=after, limit=PAGE_MAX))
-        self._say("run", unreadable)
+        self._report("run", unreadable)
         return list(page.runs), page.next
 
     async def _read_feed(self, term: int, planner: Planner) -> Planner:
-        """Take in what came; answers the planner, which is another one if an entry cannot be read."""
+        """Apply new entries; return the planner, which is a new one if an entry cannot be decoded."""
         wait_ms = self._wait_ms(planner)
-        self._is_asked, self._ends, self._puts = False, 0, 0
+        self._is_triggered, self._ends, self._puts = False, 0, 0
         limit, sent = FEED_LIMIT + self._spoilt.page, self.clock.mono_ms()
         feed = await self.interruptible(self.store.feed(limit=limit, wait_ms=wait_ms))
         if feed is None:
-            return planner  # somebody wants a turn now; the entries are still there
+            return planner  # another turn was requested; the entries are still there
         self.time.learn(feed.now_ms, sent=sent)
         if any(isinstance(item.entry, Spoilt) for item in feed.items) or self._spoilt:
-            planner = await self._begun_behind(term, planner, feed.items)
+            planner = await self._rebuilt_after(term, planner, feed.items)
         for item in feed.items:
             if item.id in self._spoilt.waiting:
                 continue
@@ -295,20 +303,20 @@ class Timekeeper(Loop):
             self._ends = sum([len(item.entry.ends) for item in feed.items if isinstance(item.entry, Ended)])
             self._puts = sum([len(item.entry.ids) for item in feed.items if isinstance(item.entry, JobsPut)])
         if self.events.wants(RunStopped):
-            self._tell_stopped(feed.items)
+            self._emit_stopped(feed.items)
         return planner
 
-    async def _begun_behind(self, term: int, planner: Planner, items: Sequence[FeedItem]) -> Planner:
-        """What an entry told that cannot be read is not known; a planner that begins after it finds most in the store.
+    async def _rebuilt_after(self, term: int, planner: Planner, items: Sequence[FeedItem]) -> Planner:
+        """Rebuild the planner after entries that cannot be decoded; it finds most of their content in the store.
 
-        The rest is in the jobs: the entry stays in the feed until that planner has looked at all of them.
+        The rest is in the jobs: the entries stay in the feed until that planner has looked at all of them.
         """
-        spoilt = self._spoilt.behind(items, self.clock.mono_ms())
+        spoilt = self._spoilt.rebuild_after(items, self.clock.mono_ms())
         is_known = not spoilt
         if is_known:
             return planner
-        said = [Unreadable(str(number), f"{entry.why}: {entry.text}") for number, entry in spoilt.items()]
-        self._say("entry", said, together=True)
+        records = [Unreadable(str(number), f"{entry.why}: {entry.text}") for number, entry in spoilt.items()]
+        self._report("entry", records, together=True)
         self._forget()
         planner = await self._planner_of(term)
         if self.on_notes is not None:
@@ -316,10 +324,10 @@ class Timekeeper(Loop):
         return planner
 
     def _wait_ms(self, planner: Planner) -> int:
-        if not self.waits or self.is_woken or self._is_asked or planner.left_over:
+        if not self.waits or self.is_woken or self._is_triggered or planner.left_over:
             return 0
         if self.time.now_ms() < planner.seen_ms:
-            return 0  # the clock came back, as somebody else heard: the planner must look before we wait by it
+            return 0  # another node saw the clock jump back: plan before waiting by it
         left_ms = self._until_due(planner)
         return self.wait_max_ms if left_ms is None else max(0, min(self.wait_max_ms, math.ceil(left_ms)))
 
@@ -330,7 +338,7 @@ class Timekeeper(Loop):
     async def _learn(self, planner: Planner, *, looks: bool = True) -> None:
         """Read what the planner asks for, in batches; what it learns may make it ask again.
 
-        If it `looks` at all jobs and waiting runs it is one page a turn, so that firings go on beside.
+        With `looks`, scans of all jobs and waiting runs advance by one page a turn, so that firings go on meanwhile.
         """
         has_looked = not looks
         for _ in range(LEARN_ROUNDS_MAX):
@@ -351,11 +359,11 @@ class Timekeeper(Loop):
 
     async def _notes(self, prefix: str = "") -> list[Note]:
         notes, unreadable = await stops_as_far(self.store.notes(prefix))
-        self._say("note", unreadable)
+        self._report("note", unreadable)
         return notes
 
     async def _nodes(self) -> list[Node]:
-        """Those that are of use to us."""
+        """Return the nodes of this version."""
         return [node for node in await self.store.nodes() if node.serves(self.store.scheduler_version)]
 
     async def _jobs(self, wants: ReadRequest) -> list[tuple[str, Job | Unreadable | None]]:
@@ -365,19 +373,24 @@ class Timekeeper(Loop):
             some = ids[start : start + BATCH_MAX]
             jobs, illegible = await as_far(self.store.get_jobs(some))
             unreadable = {each.name: each for each in self._unreadable_jobs(illegible)}
-            found += [(name, unreadable.get(name) or self._ours(job)) for name, job in zip(some, jobs, strict=True)]
+            found += [
+                (name, unreadable.get(name) or self._own_version(job)) for name, job in zip(some, jobs, strict=True)
+            ]
         return found
 
     async def _all_jobs(self, after: str | None) -> tuple[list[Job | Unreadable], str | None]:
-        """A page, and where the next one begins.  Other versions' are read along, or a call might have to pass many."""
+        """Return a page and the cursor of the next one.
+
+        Other versions' jobs are read along, or a call might have to skip many.
+        """
         page, unreadable = await as_far(self.store.list_jobs(after=after, limit=PAGE_MAX))
-        jobs = [job for job in page.jobs if self._ours(job)]
+        jobs = [job for job in page.jobs if self._own_version(job)]
         return [*jobs, *self._unreadable_jobs(unreadable)], page.next
 
     def _unreadable_jobs(self, unreadable: Sequence[Unreadable]) -> list[Unreadable]:
-        ours = [each for each in unreadable if each.version in (None, self.store.scheduler_version)]
-        self._say("job", ours)
-        return ours
+        unreadable_here = [each for each in unreadable if each.version in (None, self.store.scheduler_version)]
+        self._report("job", unreadable_here)
+        return unreadable_here
 
     async def _runs(self, wants: ReadRequest) -> list[tuple[str, Run | None]]:
         ids = list(wants.runs)
@@ -385,12 +398,12 @@ class Timekeeper(Loop):
         for start in range(0, len(ids), BATCH_MAX):
             some = ids[start : start + BATCH_MAX]
             runs, unreadable = await as_far(self.store.get_runs(some))
-            self._say("run", unreadable)
-            found += zip(some, map(self._ours, runs), strict=True)
+            self._report("run", unreadable)
+            found += zip(some, map(self._own_version, runs), strict=True)
         return found
 
-    def _ours(self, found: T | None) -> T | None:
-        """What is in another version is gone, as far as we are concerned."""
+    def _own_version(self, found: T | None) -> T | None:
+        """Return None for a record of another version."""
         return found if found is not None and found.scheduler_version == self.store.scheduler_version else None
 
     async def _timers(self, wants: ReadRequest) -> list[Job | Unreadable]:
@@ -400,25 +413,23 @@ class Timekeeper(Loop):
         jobs, unreadable = await as_far(due)
         return [*jobs, *self._unreadable_jobs(unreadable)]
 
-    def _say(self, kind: str, unreadable: Sequence[Unreadable], *, together: bool = False) -> None:
-        """Once of each, as long as it is as bad."""
-        new = [each for each in unreadable if self._said.get((kind, each.name)) != each.why]
+    def _report(self, kind: str, unreadable: Sequence[Unreadable], *, together: bool = False) -> None:
+        """Report each unreadable record once, until its error changes."""
+        new = [each for each in unreadable if self._reported.get((kind, each.name)) != each.why]
         for each in new:
-            if len(self._said) >= SAID_MAX:
-                self._said.clear()
-            self._said[kind, each.name] = each.why
+            if len(self._reported) >= REPORTED_MAX:
+                self._reported.clear()
+            self._reported[kind, each.name] = each.why
         more = len(new) - 1 if together else 0
         for each in new[:1] if together else new:
             self.events.emit(RecordUnreadable(kind, each.name, each.why, more))
-
-    # writing
 
     async def _write(self, term: int, planner: Planner, plan: Plan) -> Rest:
         is_again, self._unanswered = self._unanswered is not None, plan
         asked = self.clock.mono_ms()
         advanced = await self.store.advance(term, plan)
         if advanced.answer is not Answer.OK and advanced.answer is not Answer.ALREADY:
-            self._unanswered = plan if is_again else None  # it may have been written when nobody answered
+            self._unanswered = plan if is_again else None  # it may have been written although no answer came
             self._forget()
             self.fenced += 1
             self.events.emit(PlanFenced(self.leader.node_id, term))
@@ -431,11 +442,11 @@ class Timekeeper(Loop):
         self.plans += 1
         if plan.moves_runs:
             self.fired_at = self.clock.mono_ms()
-        self._crowd += CROWD_WEIGHT * (len(plan.firings) - self._crowd)
-        self._tell(plan, advanced, report)
+        self._firings_average += CROWD_WEIGHT * (len(plan.firings) - self._firings_average)
+        self._emit_fired(plan, advanced, report)
         return self._rest_of_busy(planner, plan, asked)
 
-    def _tell(self, plan: Plan, advanced: Advanced, report: PlanReport) -> None:
+    def _emit_fired(self, plan: Plan, advanced: Advanced, report: PlanReport) -> None:
         for firing, answer in zip(plan.firings, advanced.firings, strict=True):
             if answer is Answer.OK or answer is Answer.WAITS:
                 self.late.add(advanced.now_ms - firing.run.due_ms)
@@ -445,14 +456,14 @@ class Timekeeper(Loop):
         if report.fired:
             self.events.emit(RunsFired(report.fired, report.late_ms_max))
         if self.events.wants(RunFired):
-            self._tell_each(plan, advanced)
+            self._emit_each(plan, advanced)
         for job_id, due_ms, count, reason in report.skipped:
             self.skipped += count
             self.events.emit(FiringSkipped(job_id, due_ms, count, reason))
         for run_id, reason in report.held:
             self.events.emit(RunHeld(run_id, reason))
 
-    def _tell_each(self, plan: Plan, advanced: Advanced) -> None:
+    def _emit_each(self, plan: Plan, advanced: Advanced) -> None:
         for firing, answer in zip(plan.firings, advanced.firings, strict=True):
             if answer is Answer.OK or answer is Answer.WAITS:
                 self.events.emit(RunFired(firing.run.id, firing.run.job_id, firing.run.due_ms, advanced.now_ms))
@@ -461,34 +472,32 @@ class Timekeeper(Loop):
             if release.run_id not in waiting:
                 self.events.emit(RunReleased(release.run_id))
 
-    def _tell_stopped(self, items: Sequence[FeedItem]) -> None:
+    def _emit_stopped(self, items: Sequence[FeedItem]) -> None:
         ended = (item.entry for item in items if isinstance(item.entry, Ended))
         for end in (end for entry in ended for end in entry.ends if not end.ran):
             self.events.emit(RunStopped(end.run_id, end.job_id, end.state.value, end.error, end.due_ms, end.ended_ms))
 
-    # resting
-
     def _rest_of_busy(self, planner: Planner, plan: Plan, asked: float) -> Rest:
-        """Counted from write to write, so that a slow disk does not make firings later than its own time."""
-        if planner.left_over or self._is_asked or self.is_woken:
+        """Rest counted from write to write, so that a slow disk does not delay firings beyond its own time."""
+        if planner.left_over or self._is_triggered or self.is_woken:
             return Rest.NONE
         left_ms = self._until_due(planner)
-        usual_ms = rest_ms = next(ms for crowd, ms in self.rests if self._crowd >= crowd)
+        usual_ms = rest_ms = next(ms for firings, ms in self.rests if self._firings_average >= firings)
         if self.rests is RESTS_DEAR and not plan.moves_runs:
-            rest_ms = max(usual_ms, self._rest_of_books())
+            rest_ms = max(usual_ms, self._rest_after_reads())
         if left_ms is not None and rest_ms > min(usual_ms, REST_USUAL_MAX_MS):
-            # A due time is not overslept, but a stream of them must not become a stream of writes.
+            # A due time is not missed, but a stream of them must not become a stream of writes.
             rest_ms = min(rest_ms, max(TURN_REST_MS, left_ms))
         return Rest(max(rest_ms / 4, rest_ms - (self.clock.mono_ms() - asked)))
 
-    def _rest_of_books(self) -> float:
-        """After a turn that only took in what others did: nobody waits for the next one."""
+    def _rest_after_reads(self) -> float:
+        """Return the rest after a turn that only read what others did: the next one is not urgent."""
         if self._ends >= RUSH:
             return RUSH_REST_MS
         return REST_USUAL_MAX_MS if self._puts >= PUTS_RUSH else 0
 
     def _rest_of_idle(self, planner: Planner, begun: float) -> Rest:
-        if planner.left_over:  # it reads on; a planner that only says so must not spin
+        if planner.left_over:  # it reads on; a planner that makes no progress must not spin
             self._fruitless += 1
             return Rest.NONE if self._fruitless < FRUITLESS_MAX else Rest(MIN_POLL_MS)
         self._fruitless = 0
@@ -500,7 +509,7 @@ class Timekeeper(Loop):
         return Rest(rest_ms if left_ms is None else max(1.0, min(rest_ms, left_ms)))
 
     def _forget(self) -> None:
-        """But for what was counted and not told: the next planner goes on with that."""
+        """Drop the planner, but keep its unreported counts for the next one."""
         if self._planner is not None:
-            self._left = self._planner.leave(self._unanswered)
+            self._unreported = self._planner.leave(self._unanswered)
         self._planner = self._term = self._unanswered = None

@@ -1,4 +1,4 @@
-"""Who is past the time?  One look at all that runs, instead of a timer for each."""
+"""Timeout loop: one scan of all running attempts instead of a timer for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEVER = float("inf")
 
 
 def by_run(attempt: Attempt) -> str:
-    """A set has no order of its own: where the dice are thrown for each of it, they must fall the same way twice."""
+    """Sort key: sets have no order, and where each attempt draws a random number, the draws must be repeatable."""
     return attempt.run.id
 
 
@@ -28,7 +28,7 @@ class TimeoutWatch(Loop):
         self._next = NEVER
 
     def expect(self, at: float) -> None:
-        """Look then, or earlier."""
+        """Scan at that time, or earlier."""
         if at < self._next:
             self._next = at
             self.nudge()

@@ -1,14 +1,14 @@
-"""Who plays?  The real core (Timekeeper with its Planner, Dispatcher, Pool, Attempt, Settler, TimeoutWatch, Pruner) on
-the memory store; only time, dice and handlers are stand-ins.
+"""Simulation engine: the real core (Timekeeper with its Planner, Dispatcher, Pool, Attempt, Settler, TimeoutWatch,
+Pruner) on the memory store; only time, random numbers and handlers are simulated.
 
-Nobody sleeps.  The stage gives each loop its turn when the loop itself would take one, and in between lets time go to
-the next thing that happens:
+Nothing sleeps.  The engine gives each loop its turn when the loop itself would take one, and in between advances time
+to the next event:
 
-    a handler ends ─▶ settle ─▶ plan (if it is due, or somebody waits at the gate) ─▶ claim ─▶ a handler begins
-          ▲                                                                                         │
-          └──────────────────────────── time goes to the next end, due time or retry ◀──────────────┘
+    a handler ends ─▶ settle ─▶ plan (if it is due, or a run is held) ─▶ claim ─▶ a handler begins
+          ▲                                                                             │
+          └───────────── time advances to the next end, due time or retry ◀─────────────┘
 
-A turn on the memory store never has to wait, so it is stepped through at once, without an event loop.  That is what
+A turn on the memory store never has to wait, so its coroutine is stepped through at once, without an event loop.  That
 makes a day cheap; it is also why nothing depends on how a machine orders its work.
 """
 
@@ -46,12 +46,12 @@ NODE = "simulated"
 FOR_EVER_MS = 10**12
 NEVER_US = 2**62
 PRUNE_ROWS = 10_000
-BACKLOG_PER_SEAT = 4  # as in the crew
+BACKLOG_PER_SEAT = 4  # as in `runtime/node.py`
 T = TypeVar("T")
 
 
 class SimulationListener(Protocol):
-    """Who watches: told of everything in the order in which it happens."""
+    """Observer of a simulation, called for everything in the order in which it happens."""
 
     def begun(self, ctx: Context, now_ms: int, busy: int) -> None: ...
     def worked(self, job_id: str, duration_us: int) -> None: ...
@@ -60,7 +60,7 @@ class SimulationListener(Protocol):
 
 
 def at_once(call: Coroutine[Any, Any, T]) -> T:
-    """The answer of a coroutine that never waits for anything but its turn."""
+    """Return the result of a coroutine that never has to wait."""
     while True:
         try:
             call.send(None)
@@ -70,7 +70,7 @@ def at_once(call: Coroutine[Any, Any, T]) -> T:
 
 
 class EngineClock:
-    """Time is a number that the stage moves."""
+    """A clock whose time the engine sets."""
 
     def __init__(self, now_ms: int) -> None:
         self.us = 0
@@ -86,14 +86,14 @@ class EngineClock:
         return (wall_ms - self._from_ms) * 1_000
 
     async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:  # noqa: ARG002  the protocol's
-        raise AssertionError("nobody waits on a stage")
+        raise AssertionError("no call waits in a simulation")
 
     def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:  # noqa: ARG002
         raise AssertionError("there are no threads on a stage")
 
 
 class EngineStore(MemoryStore):
-    """The memory store, watched; who asks it to wait is answered at once."""
+    """A memory store that counts writes and calls the listener; waits return at once."""
 
     def __init__(self, clock: EngineClock, audience: SimulationListener) -> None:
         super().__init__(clock)
@@ -132,7 +132,7 @@ class EngineStore(MemoryStore):
 
 
 class _AtOnce(Loop):
-    """A loop on a stage: nothing it calls has to be interrupted."""
+    """Base of loops that are stepped: no call has to be interrupted."""
 
     async def interruptible(self, call: Coroutine[Any, Any, T]) -> T | None:
         return await call
@@ -147,7 +147,7 @@ class EngineDispatcher(_AtOnce, Dispatcher):
 
 
 class SoleLeader(Leader):
-    """The only node there is leads for ever."""
+    """A leader that never loses its term: there is no other node."""
 
     def __init__(self, store: EngineStore, clock: EngineClock, events: Events) -> None:
         super().__init__(store, NODE, clock=clock, events=events)
@@ -159,7 +159,7 @@ class SoleLeader(Leader):
 
 
 class EngineThreads(HandlerThreads):
-    """Who "runs" handlers: each begins at once and ends when its time has come.  No threads."""
+    """Simulated handler threads: each call begins at once and ends when its time has come."""
 
     def __init__(self, clock: EngineClock) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class EngineThreads(HandlerThreads):
         heappush(self.ends, (self._clock.us + duration_us, self._count, ended, error))
 
     def end(self) -> None:
-        """Everything ends whose time has come."""
+        """End every call whose time has come."""
         while self.ends and self.ends[0][0] <= self._clock.us:
             _, _, ended, error = heappop(self.ends)
             ended(None, error)
@@ -217,7 +217,7 @@ class SimulationEngine:
         self._news_seen = -1
 
     def open(self, jobs: Sequence[Job]) -> None:
-        """Put the jobs, each with a stand-in for its handler; the node says that it is there."""
+        """Put the jobs, each with a simulated handler, and announce the node."""
         jobs = [msgspec.structs.replace(job, params={}, isolate=Isolate.NEVER) for job in jobs]  # nothing that is real
         for name in {job.handler: None for job in jobs}:
             self.registry.add(name, self._stand_in)
@@ -234,7 +234,7 @@ class SimulationEngine:
             at_once(self.store.put_jobs([JobPut(job) for job in jobs[start : start + BATCH_MAX]]))
 
     def play_until(self, wall_ms: int) -> None:
-        """Everything that happens up to then, and at that instant, has happened."""
+        """Let everything happen up to and including that instant."""
         end_us, clock = self.clock.at_us(wall_ms), self.clock
         while clock.us <= end_us:
             while self._step():
@@ -246,7 +246,7 @@ class SimulationEngine:
             clock.us = next_us
 
     def _step(self) -> bool:
-        """Whatever can be done at this instant; false if there is nothing more."""
+        """Do what can be done at this instant; false if there is nothing more."""
         us, hands, settler = self.clock.us, self.hands, self.settler
         if self._watch_at and self._watch_at[0] <= us:
             heappop(self._watch_at)
@@ -256,7 +256,7 @@ class SimulationEngine:
         did = False
         if settler.backlog:
             _turn(settler)
-            if self._fails or self.store.held:  # what ended is news to the planner; else it may hear of it later
+            if self._fails or self.store.held:  # the planner learns of the end now; else it may later
                 self._plan_at = min(self._plan_at, max(us, self._rested_at))
             did = True
         if self._plan_at <= us:
@@ -278,7 +278,7 @@ class SimulationEngine:
         self._plan_at = max(next_us, self._rested_at if keeper.plans > plans else us + 1_000)
 
     def _claim(self, us: int) -> bool:
-        """Seat what is ready, if there is a seat; true if somebody was seated."""
+        """Seat what is ready, if there is a seat; return whether a run was seated."""
         store = self.store
         if store.ready == 0 or self.pool.free == 0 or (store.news == self._news_seen and us < self._claim_at):
             return False
@@ -292,7 +292,7 @@ class SimulationEngine:
         return False
 
     def _next_us(self) -> int:
-        """When something happens next; time goes in grains."""
+        """Return when something happens next; time advances in grains."""
         us = self.clock.us
         if self._prune_at <= us:
             self._prune_at = us + round((_turn(self.pruner).ms or 0) * 1_000)
@@ -305,13 +305,13 @@ class SimulationEngine:
         return max(us + 1, -(-next_us // grain_us) * grain_us)
 
     def _stand_in(self, ctx: Context, **_: Any) -> tuple[int, BaseException | None]:
-        """What a handler does here: take its time, and perhaps fail."""
+        """Simulated handler: take its time, and perhaps fail."""
         run, now_ms = ctx.run, self.clock.now_ms()
         self.audience.begun(ctx, now_ms, self.pool.busy)
         duration_us, fails = self.scenario.habit_of(run.job_id).roll(self.scenario.seed, run)
         left_us = (ctx.deadline_ms - now_ms) * 1_000
         error: BaseException | None = Transient("simulated failure") if fails else None
-        if duration_us > left_us:  # it is asked to stop at its timeout, and obeys a moment later
+        if duration_us > left_us:  # it is asked to stop at its timeout, and does a moment later
             heappush(self._watch_at, self.clock.us + left_us)
             duration_us, error = left_us + 1_000, TimeoutError("simulated timeout")
         self.audience.worked(run.job_id, duration_us)
@@ -319,5 +319,5 @@ class SimulationEngine:
 
 
 def _turn(loop: Loop) -> Rest:
-    """One turn; an error in it is ours, and is not swallowed as a running node would."""
+    """Do one turn; an error in it is a defect here, so it is not caught as on a running node."""
     return at_once(loop.turn())

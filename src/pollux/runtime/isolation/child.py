@@ -1,10 +1,10 @@
-"""The inside of a child process: it finds a function, calls it with a context, says how that went, and mostly is gone.
+"""Child process of a handler: finds a function, calls it with a context, sends the result, and usually exits.
 
-A handler begins only with the node's leave, which ends with the lease (`NodeConnection.may_begin`).  A child that was
+A handler begins only with a permit of the node, which ends with the lease (`NodeConnection.may_begin`).  A child
 started for a suspect takes further calls as long as handlers return and leave nothing behind.
 
 The context is like any other: `progress` is relayed, `enqueue` asks the node, a request to stop arrives as in the node.
-Importing the user's code starts nothing: an app that meets itself here does not run (`in_child`).
+Importing the user's code starts nothing: an app that is imported here does not run (`in_child`).
 """
 
 from __future__ import annotations
@@ -50,41 +50,41 @@ from pollux.runtime.isolation.protocol import (
     StoppedFrame,
     ToChild,
     ToNode,
-    check_word,
+    check_follow_up,
     framed,
     length_of,
     read_by_child,
 )
 from pollux.secrets import HIDDEN, hide
 
-SCRIPT = "__pollux_main__"  # the name that the node's own script is loaded under, so that it does not start again
-PROGRESS_SECONDS = 0.1  # between two words of progress
+SCRIPT = "__pollux_main__"  # module name of the node's own script, so that its `__main__` block does not run again
+PROGRESS_SECONDS = 0.1  # least time between two progress frames
 
 
 def main() -> None:
-    """The whole life of a child; `sys.argv[1]` is the descriptor of its line to the node."""
-    line = NodeConnection(socket.socket(fileno=int(sys.argv.pop(1))))
+    """Run the child; `sys.argv[1]` is the descriptor of its socket to the node."""
+    connection = NodeConnection(socket.socket(fileno=int(sys.argv.pop(1))))
     faulthandler.enable()  # a crash leaves its traceback in the node's log
     pid = os.getpid()
     is_first = is_free = True
-    while is_free and (call := line.next_call()) is not None:
+    while is_free and (call := connection.next_call()) is not None:
         for secret in call.hidden:
             HIDDEN.add(secret)
         if is_first and call.log_level is not None:
             write_lines(logging.StreamHandler(), call.log_kind, call.log_level)
         is_first = False
-        said, error = _run(call, line)
+        result, error = _run(call, connection)
         if os.getpid() != pid:
             end_copy(error)
-        is_free = call.stays and _is_harmless(error) and line.is_alone()
-        _flush(is_last=not is_free)  # first: who has said its last word is killed
-        with contextlib.suppress(OSError):  # the node is gone
-            line.end_call(said, is_free=is_free)
-    os._exit(0)  # threads that the handler left behind, and what it registered for the end, count no more
+        is_free = call.stays and _is_harmless(error) and connection.is_alone()
+        _flush(is_last=not is_free)  # first: the node kills the child after its last frame
+        with contextlib.suppress(OSError):  # the node has exited
+            connection.end_call(result, is_free=is_free)
+    os._exit(0)  # ignores threads that the handler left behind, and its exit handlers
 
 
 def _is_harmless(error: BaseException | None) -> bool:
-    """Can the process go on after this end of a handler?"""
+    """Whether the process can go on after this end of a handler."""
     return error is None or (isinstance(error, Exception) and not isinstance(error, MemoryError))
 
 
@@ -92,7 +92,7 @@ def _flush(*, is_last: bool) -> None:
     if is_last:
         logging.shutdown()
     else:
-        for known in logging._handlerList:  # type: ignore[attr-defined]  # noqa: SLF001  what `shutdown` goes through
+        for known in logging._handlerList:  # type: ignore[attr-defined]  # noqa: SLF001  the list that `shutdown` uses
             if (handler := known()) is not None:
                 with contextlib.suppress(Exception):  # the handler's own, perhaps closed
                     handler.flush()
@@ -102,7 +102,7 @@ def _flush(*, is_last: bool) -> None:
 
 
 class NodeConnection:
-    """The child's end of the socket: words go out from any thread, and come in by one thread."""
+    """The child's end of the socket: any thread sends, one thread receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.set_inheritable(False)
@@ -112,16 +112,16 @@ class NodeConnection:
         self._cancelling = threading.Lock()
         self._on_cancel: Callable[[str], None] | None = None
         self._cancel_reason: str | None = None
-        self._reader = threading.Thread(target=self._hear, name="pollux-line", daemon=True)
+        self._reader = threading.Thread(target=self._receive_frames, name="pollux-child-connection", daemon=True)
         self._reader.start()
 
-    def say(self, word: ToNode) -> None:
+    def send(self, frame: ToNode) -> None:
         with self._lock:
-            self._socket.sendall(framed(word))
+            self._socket.sendall(framed(frame))
 
     def ask(self, follow_up: FollowUpFrame) -> FollowUpAccepted | FollowUpRefused:
         with self._asking:
-            self.say(follow_up)
+            self.send(follow_up)
             return self._replies.get()
 
     def next_call(self) -> CallFrame | None:
@@ -129,12 +129,12 @@ class NodeConnection:
         return order if isinstance(order, CallFrame) else None
 
     def may_begin(self) -> bool:
-        """Ask the node for leave to begin; false if it wants the end instead, or is gone.
+        """Ask the node for a permit to begin; false if it wants the end instead, or has exited.
 
-        A leave that was given before this process stood still may be over: it is asked for again.
+        A permit may expire while this process is suspended: then it asks again.
         """
         while True:
-            self.say(ReadyFrame())
+            self.send(ReadyFrame())
             order = self._orders.get()
             if not isinstance(order, BeginFrame):
                 return False
@@ -142,7 +142,7 @@ class NodeConnection:
                 return True
 
     def listen(self, on_cancel: Callable[[str], None]) -> None:
-        """Call this when the node asks the handler to stop, also if it has asked already."""
+        """Set the callback for a request to stop; called at once if there was one already."""
         with self._cancelling:
             self._on_cancel = on_cancel
             if self._cancel_reason is not None:
@@ -152,11 +152,11 @@ class NodeConnection:
         with self._cancelling:
             self._on_cancel = None
         if is_free:
-            self.say(FreeFrame())
-        self.say(last)
+            self.send(FreeFrame())
+        self.send(last)
 
     def is_alone(self) -> bool:
-        """Has the handler left no thread and no process behind?"""
+        """Whether the handler has left no thread and no process behind."""
         if len(threading.enumerate()) > len({threading.current_thread(), self._reader}):
             return False
         try:
@@ -165,33 +165,33 @@ class NodeConnection:
             return True
         return False
 
-    def _hear(self) -> None:
+    def _receive_frames(self) -> None:
         while True:
             try:
-                word = self._read()
+                frame = self._read()
             except (EOFError, OSError):
-                self._orders.put(None)  # the node is gone; the warden ends us
+                self._orders.put(None)  # the node has exited; the warden ends this process
                 return
-            match word:
+            match frame:
                 case FollowUpAccepted() | FollowUpRefused():
-                    self._replies.put(word)
+                    self._replies.put(frame)
                 case CancelFrame():
-                    self._heard_cancel(word)
+                    self._on_cancel_frame(frame)
                 case _:
-                    self._orders.put(word)
+                    self._orders.put(frame)
 
-    def _heard_cancel(self, word: CancelFrame) -> None:
+    def _on_cancel_frame(self, frame: CancelFrame) -> None:
         with self._cancelling:
-            self._cancel_reason = word.reason
+            self._cancel_reason = frame.reason
             if self._on_cancel is not None:
-                self._on_cancel(word.reason)
+                self._on_cancel(frame.reason)
             else:
-                self._orders.put(word)
+                self._orders.put(frame)
 
     def _read(self) -> ToChild:
-        return read_by_child(self._take(length_of(self._take(HEADER_BYTES))))
+        return read_by_child(self._receive(length_of(self._receive(HEADER_BYTES))))
 
-    def _take(self, size: int) -> bytes:
+    def _receive(self, size: int) -> bytes:
         taken = bytearray()
         while len(taken) < size:
             chunk = self._socket.recv(size - len(taken))
@@ -202,24 +202,24 @@ class NodeConnection:
 
 
 class ChildContext(Context):
-    """A context whose node is at the other end of the line."""
+    """A context whose node is at the other end of the socket."""
 
-    def __init__(self, call: CallFrame, handler: Handler, line: NodeConnection) -> None:
+    def __init__(self, call: CallFrame, handler: Handler, connection: NodeConnection) -> None:
         super().__init__(call.run, call.job, handler, SystemClock(), call.deadline_ms)
         self.traceparent = call.traceparent
-        self._line = line
-        self._said, self._said_at = "", 0.0
+        self._connection = connection
+        self._sent, self._sent_at = "", 0.0
 
     def progress(self, value: float | str, words: str = "", *, of: float | None = None) -> None:
         super().progress(value, words, of=of)
-        if time.monotonic() - self._said_at >= PROGRESS_SECONDS:
+        if time.monotonic() - self._sent_at >= PROGRESS_SECONDS:
             self.tell_progress()
 
     def tell_progress(self) -> None:
-        """Relay what was said last, unless the node knows it."""
-        if self.last_progress != self._said:
-            self._said, self._said_at = self.last_progress, time.monotonic()
-            self._line.say(ProgressFrame(self._said))
+        """Relay the latest progress, unless the node has it."""
+        if self.last_progress != self._sent:
+            self._sent, self._sent_at = self.last_progress, time.monotonic()
+            self._connection.send(ProgressFrame(self._sent))
 
     def enqueue(
         self,
@@ -232,8 +232,8 @@ class ChildContext(Context):
     ) -> str:
         ref = job if isinstance(job, Job) else job_id_of(job)
         asked = FollowUpFrame(ref, check_params(params) if params else None, key, delay, priority)
-        check_word(asked)
-        reply = self._line.ask(asked)
+        check_follow_up(asked)
+        reply = self._connection.ask(asked)
         if isinstance(reply, FollowUpAccepted):
             return reply.run_id
         raise _error_of(reply)
@@ -250,15 +250,16 @@ def _error_of(refused: FollowUpRefused) -> PolluxError:
 
 
 def _run(
-    call: CallFrame, line: NodeConnection
+    call: CallFrame, connection: NodeConnection
 ) -> tuple[ResultFrame | FailureFrame | StoppedFrame, BaseException | None]:
-    """Find the function, call it, and put into words how that went; the error itself, if there was one."""
+    """Find the function, call it, and return the frame of its result; the error itself, if there was one."""
     try:
         handler = Handler(call.handler, find(call.place))
-        if not line.may_begin():
+        if not connection.may_begin():
             return StoppedFrame(), None
-        ctx = ChildContext(call, handler, line)
-        value = _awaited(handler, ctx, call, line) if handler.is_async else _called(handler, ctx, call, line)
+        ctx = ChildContext(call, handler, connection)
+        invoke = _awaited if handler.is_async else _called
+        value = invoke(handler, ctx, call, connection)
     except BaseException as error:  # noqa: BLE001  whatever it raises is its outcome
         return _failure(error, call.package), error
     ctx.tell_progress()
@@ -270,12 +271,12 @@ def _run(
         return _failure(unfit, call.package, Fault.PERMANENT), unfit
 
 
-def _called(handler: Handler, ctx: ChildContext, call: CallFrame, line: NodeConnection) -> Any:
-    line.listen(ctx.cancel)
+def _called(handler: Handler, ctx: ChildContext, call: CallFrame, connection: NodeConnection) -> Any:
+    connection.listen(ctx.cancel)
     return handler.invoke(ctx, call.kwargs)
 
 
-def _awaited(handler: Handler, ctx: ChildContext, call: CallFrame, line: NodeConnection) -> Any:
+def _awaited(handler: Handler, ctx: ChildContext, call: CallFrame, connection: NodeConnection) -> Any:
     import asyncio  # a sync handler does without
 
     async def live() -> Any:
@@ -286,7 +287,7 @@ def _awaited(handler: Handler, ctx: ChildContext, call: CallFrame, line: NodeCon
             ctx.cancel(reason)
             loop.call_soon_threadsafe(going.cancel)
 
-        line.listen(on_cancel)
+        connection.listen(on_cancel)
         return await going
 
     async def invoked() -> Any:
@@ -326,7 +327,7 @@ def _failure(error: BaseException, own: str, fault: Fault | None = None) -> Fail
 
 
 def find(place: FunctionRef) -> Callable[..., Any]:
-    """Import what the place names; the node's own script is loaded under another name."""
+    """Import the function; the node's own script is loaded under another name."""
     found: Any = importlib.import_module(place.module) if place.module else _script(place.script)
     for name in place.path.split("."):
         found = getattr(found, name)
@@ -335,7 +336,7 @@ def find(place: FunctionRef) -> Callable[..., Any]:
 
 
 def _script(path: str) -> Any:
-    """The script as a module, run once a child: its globals may register themselves somewhere, as an import's do."""
+    """Return the script as a module, run once a child: its globals may register themselves, as an import's do."""
     if (known := sys.modules.get(SCRIPT)) is not None:
         return known
     spec = importlib.util.spec_from_file_location(SCRIPT, path, loader=SourceFileLoader(SCRIPT, path))

@@ -2,15 +2,15 @@
 
     node ── Call ──▶ child            the handler, its context and its params travel as JSON
          ◀── Ready ──                 the function is found
-         ── Begin ──▶                 only while the lease is trusted; the leave ends with it
+         ── Begin ──▶                 only while the lease is trusted; the permit ends with it
          ◀── Progress, FollowUp ──
-         ── Cancel ──▶                asked to stop; after its patience it is killed, with all that it started
-         ◀── Answer, Failure ──       the same values and the same words as in the node
-         (dies without a word)        a crash: `Crashed`, which the store counts
+         ── Cancel ──▶                asked to stop; when its time is over it is killed, with all that it started
+         ◀── Result, Failure ──       the same values and the same texts as in the node
+         (exits without a result)     a crash: `Crashed`, which the store counts
 
 A child cannot take the node with it, whatever it does.  It is killed at the deadline, on cancel, when the lease is
 lost, on drain, and when the node dies.  Runs of `isolate: process` have a child each.  Suspects (runs that two workers
-vanished with) share children, one after another: starting an interpreter for each of a hundred would take minutes.
+died with) share children, one after another: starting an interpreter for each of a hundred would take minutes.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from pollux.subprocesses import Process, ProcessEnd, ProcessLimits
 
 CHILD_MEMORY = 1_000_000_000  # bytes
 CHILD_MEMORY_MIN = 64_000_000  # an interpreter alone needs half of it
-SUSPECT_LOSSES = 2  # workers that may vanish with a run before it is tried in a child
-SUSPECTS_MAX = 8  # suspects that are tried at a time on one node
+SUSPECT_LOSSES = 2  # workers that may die with a run before it is tried in a child
+SUSPECTS_MAX = 8  # suspects that run at a time on one node
 IDLE_SECONDS = 5.0  # how long a child waits for another suspect
 LEAVE_SECONDS_MAX = 86_400.0  # of a lease that never ends (tests)
-# The search path comes as arguments: nothing of ours may be imported before it stands.
+# The search path comes as arguments: nothing of ours may be imported before it is set.
 _BEGIN = (
     "import sys; pollux_child = True; sys.path[:] = sys.argv[2:]; del sys.argv[2:]; "
     "from pollux.runtime.isolation.child import main; main()"
@@ -68,11 +68,11 @@ _BEGIN = (
 
 
 class Crashed(PolluxError):
-    """A child died without a word: by a signal, or by leaving."""
+    """A child exited without a result: by a signal, or by leaving."""
 
 
 class RelayedError(PolluxError):
-    """What a handler raised in its child, in its own words."""
+    """The error that a handler raised in its child, with its texts."""
 
     def __init__(self, failure: FailureFrame) -> None:
         self.fault: Fault = failure.fault
@@ -82,29 +82,29 @@ class RelayedError(PolluxError):
 
 
 def in_child() -> bool:
-    """Is this process a child that somebody's handler runs in?"""
+    """Whether this process is a child that runs a handler."""
     return bool(getattr(sys.modules.get("__main__"), "pollux_child", False))
 
 
 def isolates(handler: Handler, job: Job, run: Run) -> bool:
-    """Is this run to be tried in a child?  If its job says so, or if it is a suspect."""
+    """Whether this run is to be tried in a child: its job asks for it, or it is a suspect."""
     return job.isolate is Isolate.PROCESS or is_suspect(handler, job, run)
 
 
 def is_suspect(handler: Handler, job: Job, run: Run) -> bool:
-    """Have workers vanished with this run again, and can a child try it?
+    """Whether workers died with this run more than once, and a child can try it.
 
-    Once may happen to every run beside the one that did it.
+    One lost lease may happen to every run that shares a node with the cause.
     """
     may_be = job.isolate is Isolate.SUSPECT and run.lease_losses >= SUSPECT_LOSSES
     return may_be and place_in(handler) is not None
 
 
-# where a function is
+# the function's place
 
 
 def place_in(handler: Handler) -> FunctionRef | None:
-    """Where a child finds the handler's function; None if it cannot (a closure, a lambda, a method of an object)."""
+    """Return where a child finds the handler's function; None if it cannot (closures, lambdas, methods of objects)."""
     for module, path in _names(handler):
         found: Any = sys.modules.get(module)
         for name in path.split("."):
@@ -136,7 +136,7 @@ def check_place(handler: Handler, *, is_whole: bool) -> None:
 
 
 def _names(handler: Handler) -> list[tuple[str, str]]:
-    """What the function may be called by: `module:function` of a file, else what it says itself."""
+    """Return the names of the function: `module:function` of a file, then its own module and qualified name."""
     module, path = getattr(handler.call, "__module__", None), getattr(handler.call, "__qualname__", None)
     by_file = handler.name.partition(":")
     return [
@@ -146,7 +146,7 @@ def _names(handler: Handler) -> list[tuple[str, str]]:
 
 
 def _is_ours(module: str) -> bool:
-    """Handlers that come with Pollux hold connections and processes of the node."""
+    """Whether the handler comes with Pollux; those hold connections and processes of the node."""
     return module.partition(".")[0] == "pollux"
 
 
@@ -160,9 +160,6 @@ def _place(module: str, path: str) -> FunctionRef | None:
     return FunctionRef("", os.path.abspath(file), path) if file and os.path.isfile(file) else None  # noqa: PTH100, PTH113
 
 
-# one call
-
-
 async def call_in_child(
     handler: Handler,
     ctx: Context,
@@ -173,14 +170,14 @@ async def call_in_child(
     leave: Callable[[], float | None],
     idle: IdleChildren | None = None,
 ) -> Any:
-    """What the handler returns or raises, had from a child; `Crashed` if the child dies without a word.
+    """Call the handler in a child: return its value, raise its error, or `Crashed` if the child exits without a result.
 
     Cancelled, it asks the handler to stop, gives it `patience` seconds, and kills it; cancelled again, at once.
-    `leave`: for how many seconds from now the handler may begin; None: not any more.  `idle`: it is a suspect, and may
-    have a child that served others.  One that has crashed before has a fresh one, so that it answers for itself alone.
+    `leave`: for how many seconds from now the handler may begin; None: not any more.  `idle`: the run is a suspect, and
+    may reuse a child.  One that has crashed before gets a fresh child, so that only its own crash is counted.
     """
     place = place_in(handler)
-    assert place is not None, "whoever calls has looked (`check_place`)"
+    assert place is not None, "the caller has called `check_place`"
     call = _call(place, handler, ctx, kwargs, stays=idle is not None)
     child = Child(memory) if idle is None or ctx.run.crashes else idle.take(memory)
     while True:
@@ -202,7 +199,8 @@ async def _call_one(
 ) -> Any:
     try:
         talk = asyncio.get_running_loop().create_task(child.talk(call, ctx, leave))
-        talk.add_done_callback(lambda over: over.cancelled() or over.exception())  # nobody may be left to ask for it
+        # Retrieves an error that is not awaited.
+        talk.add_done_callback(lambda over: over.cancelled() or over.exception())
         try:
             value = await asyncio.shield(talk)
         except asyncio.CancelledError:
@@ -231,26 +229,26 @@ def _call(place: FunctionRef, handler: Handler, ctx: Context, kwargs: Mapping[st
     root = logging.getLogger()
     level = root.level if root.handlers else None
     kind = kind_written() or "text"
-    hidden, traceparent = _to_hide(kwargs), ctx.traceparent
-    told = ctx.run, ctx.job, dict(kwargs), ctx.deadline_ms, level, kind, hidden, traceparent, stays, handler.package
-    return CallFrame(place, handler.name, *told)
+    hidden, traceparent = _secrets_in(kwargs), ctx.traceparent
+    rest = ctx.run, ctx.job, dict(kwargs), ctx.deadline_ms, level, kind, hidden, traceparent, stays, handler.package
+    return CallFrame(place, handler.name, *rest)
 
 
-def _to_hide(kwargs: Mapping[str, Any]) -> list[str]:
-    """The secrets that a child can know: those it is given, and those of the environment it inherits."""
+def _secrets_in(kwargs: Mapping[str, Any]) -> list[str]:
+    """Return the secrets that a child can see: those of its params, and those of the environment it inherits."""
     texts = ["\0".join(os.environ.values()), *(text for _, text in texts_of(dict(kwargs)))]  # a part may be secret
     return [value for value in HIDDEN.values() if any(value in text for text in texts)]
 
 
 class Child:
-    """A fresh interpreter and the line to it."""
+    """A fresh interpreter and the socket to it."""
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
         self.calls = 0
         self.has_begun = False  # the handler of the current call
         self.is_free = False  # it can take another call
-        self._was_asked = False  # to stop: it may hear of that in its next call
+        self._was_asked = False  # to stop: the frame may arrive in its next call
         self._socket, theirs = socket.socketpair()
         try:
             self.process = Process(
@@ -266,23 +264,23 @@ class Child:
             theirs.close()
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._unsaid: list[ToChild] = []  # before the line stood
+        self._unsent: list[ToChild] = []  # frames from before the connection was open
 
     async def talk(self, call: CallFrame, ctx: Context, leave: Callable[[], float | None]) -> Any:
-        """Tell it what to run, hear it out."""
+        """Send the call and serve the child until its result."""
         self.calls += 1
         self.has_begun = self.is_free = False
         reader = await self._connected(call)
         while True:
-            match await self._heard(reader):
+            match await self._receive(reader):
                 case ReadyFrame():
-                    self._let_begin(leave())
+                    self._send_permit(leave())
                 case FreeFrame():
                     self.is_free = not self._was_asked
                 case ProgressFrame(words):
                     ctx.progress(words)
                 case FollowUpFrame() as asked:
-                    self.say(_followed(asked, ctx))
+                    self.send(_follow_up(asked, ctx))
                 case ResultFrame() as answer:
                     return _value(answer)
                 case FailureFrame() as failure:
@@ -291,41 +289,41 @@ class Child:
                     raise asyncio.CancelledError
 
     async def _connected(self, call: CallFrame) -> asyncio.StreamReader:
-        """The line stands, and the call is the first word on it."""
+        """Open the connection, and send the call as the first frame."""
         if self._reader is None:
             self._reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
-        unsaid, self._unsaid = self._unsaid, []
-        for first in (call, *unsaid):
-            self.say(first)
+        unsent, self._unsent = self._unsent, []
+        for first in (call, *unsent):
+            self.send(first)
         return self._reader
 
-    async def _heard(self, reader: asyncio.StreamReader) -> ToNode:
+    async def _receive(self, reader: asyncio.StreamReader) -> ToNode:
         try:
             length = length_of(await reader.readexactly(HEADER_BYTES))
             return read_by_node(await reader.readexactly(length))
         except (asyncio.IncompleteReadError, ConnectionError):
             raise Crashed(_crash(await self.process.ended())) from None
         except BadFrame as error:
-            raise Crashed(f"its child said what cannot be read: {error}") from error
+            raise Crashed(f"its child sent an unreadable frame: {error}") from error
 
-    def say(self, word: ToChild) -> None:
+    def send(self, frame: ToChild) -> None:
         if self._writer is None:
-            self._unsaid.append(word)
+            self._unsent.append(frame)
         elif not self._writer.is_closing():
-            self._writer.write(framed(word))
+            self._writer.write(framed(frame))
 
     def ask_to_stop(self, reason: str) -> None:
         self._was_asked = True
-        self.say(CancelFrame(reason))
+        self.send(CancelFrame(reason))
 
-    def _let_begin(self, seconds: float | None) -> None:
-        """Without a leave nothing is said: whoever refuses it has asked for the end."""
+    def _send_permit(self, seconds: float | None) -> None:
+        """Send the permit.  Without one nothing is sent: the attempt has asked for the end."""
         if seconds is not None:
             self.has_begun = True
-            self.say(BeginFrame(time.monotonic() + min(seconds, LEAVE_SECONDS_MAX)))
+            self.send(BeginFrame(time.monotonic() + min(seconds, LEAVE_SECONDS_MAX)))
 
     async def end(self) -> None:
-        """Kill it, with whatever it started, and wait until nothing of it is left."""
+        """Kill it, with all that it started, and wait until nothing of it is left."""
         self.process.stop()
         if self._writer is not None:
             self._writer.close()
@@ -343,7 +341,7 @@ class IdleChildren:
         self._is_closed = False
 
     def take(self, memory: int) -> Child:
-        """One that waits, else a fresh one."""
+        """Return an idle child, else a fresh one."""
         while self._idle:
             child, timer = self._idle.popitem()
             timer.cancel()
@@ -353,14 +351,14 @@ class IdleChildren:
         return Child(memory)
 
     def keep(self, child: Child) -> bool:
-        """False if it cannot be used again, or there are enough."""
+        """Keep a child for later; false if it cannot be used again, or there are enough."""
         if self._is_closed or not child.is_free or len(self._idle) >= SUSPECTS_MAX:
             return False
         self._idle[child] = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._expire, child)
         return True
 
     def stop(self) -> None:
-        """Kill those that wait, and keep none from here on."""
+        """Kill the idle children, and keep none from here on."""
         self._is_closed = True
         for child in list(self._idle):
             self._idle.pop(child).cancel()
@@ -393,7 +391,7 @@ def _value(answer: ResultFrame) -> Any:
             return answer.value
 
 
-def _followed(asked: FollowUpFrame, ctx: Context) -> FollowUpAccepted | FollowUpRefused:
+def _follow_up(asked: FollowUpFrame, ctx: Context) -> FollowUpAccepted | FollowUpRefused:
     try:
         run_id = ctx.enqueue(asked.job, asked.params, key=asked.key, delay=asked.delay, priority=asked.priority)
     except InvalidInput as error:

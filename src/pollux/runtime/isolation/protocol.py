@@ -1,9 +1,9 @@
-"""What do a node and its child say to each other?  Frames of JSON with a length before them, and nothing else.
+"""Frames between a node and its child: JSON with a length before it, and nothing else.
 
     node ──▶ Call, Begin, Cancel, Accepted, Refused
-    child ──▶ Ready, Progress, FollowUp, perhaps Free, then Answer, Failure or Stopped
+    child ──▶ Ready, Progress, FollowUp, perhaps Free, then Result, Failure or Stopped
 
-No pickle: what a child sends is data, whatever its code did.  A frame that is too long or is none ends the child.
+No pickle: what a child sends is data, whatever its code did.  A frame that is too long or malformed ends the child.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FunctionRef(Struct, frozen=True):
 
 
 class CallFrame(Struct, frozen=True, tag="call"):
-    """The first word: what to find, and with what to run it once the node says `BeginFrame`."""
+    """The first frame: what to find, and with what to run it after `BeginFrame`."""
 
     place: FunctionRef
     handler: str
@@ -58,13 +58,13 @@ class CancelFrame(Struct, frozen=True, tag="cancel"):
 
 
 class FollowUpAccepted(Struct, frozen=True, tag="accepted"):
-    """The follow-up that was asked for will be this run."""
+    """The follow-up is accepted as this run."""
 
     run_id: str
 
 
 class FollowUpRefused(Struct, frozen=True, tag="refused"):
-    """The follow-up cannot be: the kind of error, and what it is made of."""
+    """The follow-up is refused: the kind of error, and its arguments."""
 
     kind: str
     args: list[str]
@@ -79,7 +79,7 @@ class ProgressFrame(Struct, frozen=True, tag="progress"):
 
 
 class FollowUpFrame(Struct, frozen=True, tag="follow_up"):
-    """`ctx.enqueue` of the child; `job` is an id or a whole job.  What else there is the node looks at, as always."""
+    """`ctx.enqueue` of the child; `job` is an id or a whole job.  The node checks the rest, as for any `enqueue`."""
 
     job: str | Job
     params: dict[str, Any] | None = None
@@ -89,11 +89,11 @@ class FollowUpFrame(Struct, frozen=True, tag="follow_up"):
 
 
 class FreeFrame(Struct, frozen=True, tag="free"):
-    """Before the last word: the handler left nothing behind, and the child can take another call."""
+    """Sent before the result: the handler left nothing behind, and the child can take another call."""
 
 
 class ResultFrame(Struct, frozen=True, tag="answer"):
-    """What the handler returned: plain, or wrapped in one of `Changed`, `Unchanged`, `Observed`."""
+    """The handler's result: plain, or wrapped in one of `Changed`, `Unchanged`, `Observed`."""
 
     value: Any = None
     wrap: str = ""
@@ -102,7 +102,7 @@ class ResultFrame(Struct, frozen=True, tag="answer"):
 
 
 class FailureFrame(Struct, frozen=True, tag="failure"):
-    """What the handler raised, in the words that it would have got in the node."""
+    """The handler's error, with the texts that it would have in the node."""
 
     fault: Fault
     error: str
@@ -112,7 +112,7 @@ class FailureFrame(Struct, frozen=True, tag="failure"):
 
 
 class StoppedFrame(Struct, frozen=True, tag="stopped"):
-    """It was asked to stop, and did."""
+    """The handler stopped on request."""
 
 
 ToChild = CallFrame | BeginFrame | CancelFrame | FollowUpAccepted | FollowUpRefused
@@ -120,18 +120,18 @@ ToNode = ReadyFrame | ProgressFrame | FollowUpFrame | FreeFrame | ResultFrame | 
 
 
 class BadFrame(Exception):
-    """What came is no frame of ours."""
+    """Bytes that are not a frame of this protocol."""
 
 
-def framed(word: ToChild | ToNode) -> bytes:
-    body = msgspec.json.encode(word)
+def framed(frame: ToChild | ToNode) -> bytes:
+    body = msgspec.json.encode(frame)
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
-def check_word(word: FollowUpFrame) -> None:
-    """Refuse here what the node could not read: it would take the child for broken."""
+def check_follow_up(frame: FollowUpFrame) -> None:
+    """Refuse here what the node could not decode: it would take the child for broken."""
     try:
-        read_by_node(msgspec.json.encode(word))
+        read_by_node(msgspec.json.encode(frame))
     except (TypeError, ValueError, OverflowError, RecursionError, BadFrame) as error:
         cure = "make jobs with the fields and kinds of `Job`, and ask for runs with plain values"
         raise InvalidInput(f"this follow-up cannot be asked for: {error}", cure=cure) from error
@@ -145,16 +145,16 @@ def length_of(header: bytes) -> int:
 
 
 def read_by_child(body: bytes) -> ToChild:
-    word: ToChild = _for_child.decode(body)
-    return word
+    frame: ToChild = _for_child.decode(body)
+    return frame
 
 
 def read_by_node(body: bytes) -> ToNode:
     try:
-        word: ToNode = _for_node.decode(body)
+        frame: ToNode = _for_node.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadFrame(f"no word of ours: {error}") from error
-    return word
+        raise BadFrame(f"not a frame of this protocol: {error}") from error
+    return frame
 
 
 _for_child: msgspec.json.Decoder[Any] = msgspec.json.Decoder(ToChild)
