@@ -1,4 +1,4 @@
-"""What was asked for?  Defaults < file < environment < arguments, validated as a whole: all problems come at once."""
+"""Configuration: defaults < file < environment < arguments, validated as a whole: all problems come at once."""
 
 from pollux.config.load import load_config
 from pollux.config.settings import Config

@@ -1,6 +1,6 @@
-"""What does each option mean?  One line each, for the reference and for `pollux config`; tests hold that none misses.
+"""Descriptions of all options, one line each, for the reference and `pollux config`; tests check that none is missing.
 
-In backticks stands what can be written; a tool that shows plain text takes them away.
+Backticks mark what can be written; a tool that shows plain text removes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What holds, and who said so?  Every option with its value, default and origin, as text that is safe to show."""
+"""Effective options: each with its value, default and origin, as text that is safe to show."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EffectiveOption(Struct, frozen=True):
     origin: str  # default, file:line, environment NAME, argument
     variable: str  # the environment variable that sets it
     meaning: str
-    live: str = ""  # what was set for all nodes, if the environment or an argument overrules it here
+    live: str = ""  # the live value for all nodes, if the environment or an argument overrides it here
 
     @property
     def is_set(self) -> bool:
@@ -33,7 +33,7 @@ class EffectiveOption(Struct, frozen=True):
 
 
 def told(config: Config, overruled: Mapping[str, str] | None = None) -> list[EffectiveOption]:
-    """One line for each option, in the order of the file; `overruled`: what is live and does not hold here."""
+    """Return one line for each option, in the order of the file; `overruled`: live values that do not apply here."""
     usual = Config()
     return [
         EffectiveOption(
@@ -50,7 +50,7 @@ def told(config: Config, overruled: Mapping[str, str] | None = None) -> list[Eff
 
 
 def shown(option: Option, value: Any) -> str:
-    """A value as it is written in a file; what is not set, in the words that say what holds then."""
+    """Return a value as it is written in a file; for one that is not set, what applies instead."""
     if value is None or value == "":
         _, has_words, words = plain(SETTINGS.get(option.path, "")).rpartition("; ")
         return f"({words})" if has_words else "(none)"
@@ -59,7 +59,7 @@ def shown(option: Option, value: Any) -> str:
     if option.path == "server.token":
         return "***"
     if option.path == "heartbeat.url":
-        return f"{'/'.join(str(value).split('/')[:3])}/***"  # whoever knows it may call it
+        return f"{'/'.join(str(value).split('/')[:3])}/***"  # knowing it is enough to call it
     if option.field.endswith("_ms"):
         return format_ms(value)
     if isinstance(value, bool):
@@ -68,10 +68,10 @@ def shown(option: Option, value: Any) -> str:
 
 
 def without_password(url: str) -> str:
-    """A password in a URL is nobody's business; a reference to one stays as it is written."""
+    """Return the URL without its password; a reference to one stays as it is written."""
     return _PASSWORD_OPTION.sub("***", _PASSWORD.sub(r"\1:***@", url))
 
 
 def plain(meaning: str) -> str:
-    """The meaning without the marks of the reference."""
+    """Return the description without backticks."""
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", meaning).replace("`", "")

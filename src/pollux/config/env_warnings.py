@@ -1,6 +1,6 @@
-"""Which variables are not meant for us, or do nothing?  What somebody may have meant is said once, at the start.
+"""Warning about variables that do nothing here although their name suggests it; written once, at the start.
 
-Variables of older schedulers that do something stand beside our own in the table of options (`also`).
+Variables of older schedulers that have an effect are in the table of options (`also`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NOT_YET = {
     "SCHEDULER_CB_": "there are no circuit breakers yet; a failing target is tried as the jobs' `retry` says",
     "ADAPTIVE_POLLING_": "there are no adaptive intervals yet; every job keeps the interval that it names",
 }
-# What Kubernetes tells every container of a Service: one called pollux becomes POLLUX_PORT, with this for a value.
+# What Kubernetes sets for every container of a Service: one called pollux becomes POLLUX_PORT, with this as a value.
 _LINK = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 
 
@@ -24,7 +24,7 @@ def is_service_link(name: str, value: str) -> bool:
 
 
 def unheeded(environ: Mapping[str, str]) -> str:
-    """One line about all variables that are set and do nothing; empty if there are none."""
+    """Return one line about all variables that are set and do nothing; empty if there are none."""
     told = []
     for start, means in NOT_YET.items():
         names = sorted(name for name in environ if name.startswith(start))
@@ -37,7 +37,7 @@ def unheeded(environ: Mapping[str, str]) -> str:
 
 
 def _misspelt() -> dict[str, str]:
-    """`POLLUX_POOL_SEATS` is nobody's name; `POLLUX_SEATS` and `POLLUX_POOL__SEATS` are."""
+    """Return names like `POLLUX_POOL_SEATS`, close to the valid `POLLUX_SEATS` and `POLLUX_POOL__SEATS`."""
     known = {name for option in OPTIONS for name in option.variables}
     flat = {name.replace("__", "_"): option.variables for option in OPTIONS for name in option.variables}
     return {name: " or ".join(names[:2]) for name, names in flat.items() if name not in known}

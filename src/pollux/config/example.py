@@ -1,6 +1,6 @@
-"""How does a config look?  A commented file with every option, made from the tables that read it: it cannot go stale.
+"""Example config: a commented file with every option, made from the tables that read it, so it cannot go stale.
 
-What stands there without `#` is what holds anyway, and one job; with the `#` taken away each line is right as well.
+The lines without `#` are the defaults and one job; with the `#` removed every line is valid as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pollux.config.jobs import JOB_KEYS
 from pollux.config.settings import OPTIONS, Config, Option
 from pollux.units import format_ms
 
-# What to write where nothing is the default.
+# What to write where the default is empty.
 SETTING_EXAMPLES: dict[str, str] = {
     "name": "shop",
     "app": "monitor:app",
@@ -36,7 +36,7 @@ SETTING_EXAMPLES: dict[str, str] = {
     "heartbeat.url": "https://example.com/ping/shop",
     "metrics.port": "9091",
 }
-# The job of the file, which needs no code of anybody's: it asks the machine for its name.
+# The job of the file, which needs no user code: it asks the machine for its name.
 JOB_OF_THE_FILE: dict[str, str] = {"id": "home", "python": "platform:node", "interval": "30s"}
 JOB_EXAMPLES: dict[str, str] = {
     "http": '"https://example.com/health"',
@@ -66,7 +66,7 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._:/-]*(?<!:)")
 
 
 def example_config() -> str:
-    """The whole file, as text."""
+    """Return the whole file as text."""
     return "\n".join([*_head(), *_settings(), *_shared(), *_jobs()]) + "\n"
 
 
@@ -97,7 +97,7 @@ def _setting(option: Option, key: str) -> str:
 
 
 def _written(value: Any) -> str:
-    """As YAML reads it back."""
+    """Return the value as YAML reads it back."""
     if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
     return json.dumps(value, ensure_ascii=False)

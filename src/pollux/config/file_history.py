@@ -1,11 +1,11 @@
-"""Which texts of the file were applied, and how does an earlier one come back?
+"""History of a config file: the texts that were applied, and going back to an earlier one.
 
-The last few are kept as they were, each in a file of its own that only its owner reads (0600), in a folder that only
-its owner enters (0700): beside the store if that is a file, else beside the config:
+The last few are kept as they were, each in a file that only its owner reads (0600), in a folder that only its owner
+enters (0700): next to the store if that is a file, else next to the config:
 
-    pollux.db.versions/pollux.yaml/1790000000000-3f2a9c0d11ab77e5.yaml        when, and the digest of what it holds
+    pollux.db.versions/pollux.yaml/1790000000000-3f2a9c0d11ab77e5.yaml        when, and the digest of the text
 
-They hold references to secrets, never secrets, unless somebody wrote one out.
+They hold references to secrets, and a secret only if the config does.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pollux.config.load import digest_of
 from pollux.errors import Conflict, InvalidInput, NotFound
 
 KEPT_MAX = 10
-REPLACED = "replaced.yaml"  # the latest text that a rollback took away unapplied
-DIGEST_CHARS_MIN = 4  # as many of them name a version, if they name one only
+REPLACED = "replaced.yaml"  # the latest text that a rollback replaced before it was applied
+DIGEST_CHARS_MIN = 4  # a prefix of at least so many names a version, if it is unique
 _NAME = re.compile(r"(\d{1,16})-([0-9a-f]{16})\.yaml\Z")
 
 
@@ -62,20 +62,20 @@ class FileHistory:
         return []
 
     def keep(self, raw: bytes, now_ms: int) -> None:
-        """Note that this text was applied; the same text twice in a row is one version.  Raises `OSError`."""
+        """Record that this text was applied; the same text twice in a row is one version.  Raises `OSError`."""
         self._make_folder()
         kept = self.all()
         digest = digest_of(raw)
         if kept and kept[-1].digest == digest:
             return
-        at_ms = max(now_ms, kept[-1].at_ms + 1 if kept else 0)  # a clock that came back does not reorder them
+        at_ms = max(now_ms, kept[-1].at_ms + 1 if kept else 0)  # a clock that jumped back does not reorder them
         _write(self.folder / f"{at_ms}-{digest}.yaml", raw, mode=0o600)
         for old in kept[: max(0, len(kept) + 1 - KEPT_MAX)]:
             with contextlib.suppress(FileNotFoundError):  # another node was quicker
                 Path(old.path).unlink()
 
     def before(self, current: str, to: str | None = None) -> KeptText:
-        """The version to go back to: the one of that digest, else the latest whose text is not the current one."""
+        """Return the version to go back to: the one of that digest, else the latest that is not the current text."""
         kept = self.all()
         if to is not None:
             found = {each.digest: each for each in kept if len(to) >= DIGEST_CHARS_MIN and each.digest.startswith(to)}
@@ -89,7 +89,7 @@ class FileHistory:
         raise Conflict(what, cure="change the file itself, it is read again by itself; from then on this one is kept")
 
     def refuse_unwritable(self) -> None:
-        """Raise `InvalidInput` where the file is not ours to write."""
+        """Raise `InvalidInput` where the file may not be written."""
         if self.config.is_symlink():
             raise InvalidInput(
                 f"{self.config} is a link to {self.config.readlink()}, and a link is not written through",
@@ -102,13 +102,13 @@ class FileHistory:
             )
 
     def _is_read_only(self) -> bool:
-        """By its mode, too: what nobody may write root does not write, either."""
+        """Whether its mode has no write bit; such a file is not written by root, either."""
         if not self.config.exists():
             return False
         return not self.config.stat().st_mode & 0o222 or not os.access(self.config, os.W_OK)
 
     def set_aside(self, raw: bytes) -> str:
-        """Keep a text that is about to be replaced and was never applied; answers where (one that is kept: nowhere)."""
+        """Keep a text that is about to be replaced and was never applied; return where (empty: it was applied)."""
         if any(each.digest == digest_of(raw) for each in self.all()):
             return ""
         self._make_folder()
@@ -117,7 +117,7 @@ class FileHistory:
         return str(place)
 
     def _make_folder(self) -> None:
-        """For its owner alone; what somebody left open to others is shut, as far as it is ours."""
+        """Create the folder for its owner alone, and remove the rights of others, as far as it is ours."""
         for folder in self._folders:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             _shut(folder, 0o700)
@@ -125,7 +125,7 @@ class FileHistory:
             _shut(path, 0o600)
 
     def put_back(self, raw: bytes) -> None:
-        """Make the file hold this text, from one moment to the next; its mode and owner stay."""
+        """Replace the file's text atomically; its mode and owner stay."""
         self.refuse_unwritable()
         there = self.config.stat() if self.config.exists() else None
         owner = None if there is None else (there.st_uid, there.st_gid)
@@ -133,7 +133,7 @@ class FileHistory:
 
 
 def last_texts(config: str | os.PathLike[str]) -> list[KeptText]:
-    """Of a file that is gone: what was applied last, of each place beside it where texts of it are kept."""
+    """Return the last applied texts of a file that is missing, one for each place where its history may be."""
     path, ending = Path(config), ".versions"
     places = [FileHistory(path)]
     with contextlib.suppress(OSError):
@@ -143,7 +143,7 @@ def last_texts(config: str | os.PathLike[str]) -> list[KeptText]:
 
 
 def _shut(path: Path, mode: int) -> None:
-    with contextlib.suppress(PermissionError, FileNotFoundError):  # another one's, or gone meanwhile
+    with contextlib.suppress(PermissionError, FileNotFoundError):  # another user's, or removed meanwhile
         if path.stat().st_mode & 0o077:
             path.chmod(mode)
 

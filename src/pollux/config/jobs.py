@@ -1,7 +1,7 @@
-"""Which jobs does the file name?  Nodes to jobs, by the same rules as every other job (`declare.job_of`).
+"""Jobs of the config file: YAML nodes to jobs, by the same rules as every other job (`declare.job_of`).
 
-What a job leaves out comes from its group's `defaults:`, then from the file's; `params` are laid over each other,
-everything else is taken from the nearest.  Every problem is told once, where it stands.
+What a job leaves out comes from its group's `defaults:`, then from the file's; `params` are merged, everything else is
+taken from the nearest.  Every problem is reported once, with its place.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ Entries = Mapping[str, YamlNode]
 
 
 class FileJobs:
-    """The jobs of one file, as they are found; `places` and `python` tell later complaints where they belong."""
+    """The jobs of one file; `places` and `python` give later problems their place."""
 
     def __init__(self, problems: Problems, *, source: str, release: int, timeout_ms: int | None = None) -> None:
         self.problems, self.source, self.release = problems, source, release
         self.jobs: dict[str, Job] = {}
-        self.wrong: dict[str, Job] = {}  # jobs as far as they can be read, with a problem told of each
+        self.wrong: dict[str, Job] = {}  # jobs with a reported problem, as far as they can be read
         self.places: dict[str, str] = {}  # job id -> file:line:column
         self.python: dict[str, str] = {}  # module:function -> where it is named first
-        self._seen: dict[str, YamlNode] = {}  # by id, also those that are wrong
+        self._seen: dict[str, YamlNode] = {}  # by id, also invalid ones
         self._defaults: dict[str, Any] = {} if timeout_ms is None else {"timeout": timeout_ms / 1000}
         self._of_group: dict[str, dict[str, Any]] = {}
 
@@ -83,7 +83,7 @@ class FileJobs:
         before = self.problems.count
         if handler in BUILT_IN:
             options["params"] = self._built_in_params(handler, entries, label)
-        is_fit = self.problems.count == before  # else what is left of its params tells nobody anything
+        is_fit = self.problems.count == before  # else errors of the remaining params would mislead
         schedule = self._schedule(entries, options.pop("tz", None), label)
         job_id = text_of(entries.get("id"))
         job = self._declare(node, label, job_id, handler, schedule, options)
@@ -98,7 +98,7 @@ class FileJobs:
         self.places.setdefault(job.id, self.problems.where(node.place))
 
     def _identify(self, node: YamlNode, entries: Entries, number: int) -> str:
-        """How messages call the job; tells if its id is missing or taken."""
+        """Return the name of the job for messages; report a missing or repeated id."""
         given = entries.get("id")
         job_id = text_of(given)
         if given is None:
@@ -114,7 +114,7 @@ class FileJobs:
         return f"job {number}"
 
     def _handler(self, node: YamlNode, entries: Entries, label: str) -> str | None:
-        """`module:function`, or one that is built in; only the form is looked at here, the app imports it."""
+        """Return `module:function`, or a built-in handler; only the form is checked here, the app imports it."""
         named = [key for key in HANDLER_KEYS if key in entries]
         if not named:
             cure = 'add python: "module:function", or http: "https://..."'
@@ -135,7 +135,7 @@ class FileJobs:
         return None
 
     def _built_in_params(self, handler: str, entries: Entries, label: str) -> dict[str, Any]:
-        """What stands under the name of a built-in handler; params of `defaults:` are for handlers of one's own."""
+        """Return the params of a built-in handler; those of `defaults:` are for the user's own handlers."""
         if "params" in entries:
             what, cure = f"{label}: params beside {handler}", f"write them under {handler}: {{...}}"
             self.problems.add(entries["params"].place, what, cure=cure)
@@ -169,7 +169,7 @@ class FileJobs:
             return None
 
     def _options(self, entries: Entries, label: str) -> dict[str, Any]:
-        """What these entries say for job options; what is no option is left alone."""
+        """Return the job options among these entries; other keys are ignored."""
         options = {}
         for key, node in entries.items():
             if key not in _OPTIONS or node.value is BROKEN:
@@ -188,7 +188,7 @@ class FileJobs:
         return self._defaults if of_group is None else overlaid(self._defaults, of_group)
 
     def _defaults_of(self, node: YamlNode, label: str, allowed: tuple[str, ...]) -> dict[str, Any]:
-        """Job options to be inherited, each tried by itself; one that is wrong is told here and inherited by nobody."""
+        """Return options to inherit, each checked by itself; an invalid one is reported here and not inherited."""
         entries = entries_of(node, label, self.problems, example="{timeout: 30s}")
         place_of = lambda key: "" if foreign_word(key, allowed) else place_in_job(key)  # noqa: E731
         check_keys(node, allowed, label, self.problems, place_of=place_of)
@@ -209,7 +209,7 @@ class FileJobs:
         schedule: Schedule | None,
         options: dict[str, Any],
     ) -> Job | None:
-        """The job, or None and every problem told at its place; what was told before is stood in for."""
+        """Return the job, or None with every problem reported at its place; earlier problems get placeholder values."""
         named = {"id": "x" if job_id is None else job_id, "handler": handler or "x"}
         try:
             return job_of(**named, schedule=schedule, source=self.source, release=self.release, **options)
@@ -222,7 +222,7 @@ class FileJobs:
         return None
 
     def _tell(self, entries: Entries, fallback: Place, label: str, problem: InvalidInput) -> None:
-        """Say a problem at the value that it is about: `retry.base`, `schedule.tz`, `schedule`."""
+        """Report a problem at the value that it is about: `retry.base`, `schedule.tz`, `schedule`."""
         path = [_WORDS_OF_THE_FILE.get(part, part) for part in dict.fromkeys(problem.where.split(".")) if part]
         if path[:1] == ["schedule"]:
             kind = next((key for key in SCHEDULE_KEYS if key in entries), "schedule")
@@ -236,7 +236,7 @@ class FileJobs:
 
 
 def entries_of(node: YamlNode, label: str, problems: Problems, *, example: str) -> dict[str, YamlNode]:
-    """The entries of a mapping; of anything else none, and a problem unless there is nothing at all."""
+    """Return the entries of a mapping; of anything else none, with a problem unless it is empty."""
     if type(node.value) is dict:
         return node.value
     if node.value is not None and node.value is not BROKEN:
@@ -252,7 +252,7 @@ def check_keys(
     *,
     place_of: Callable[[str], str] = lambda _: "",
 ) -> None:
-    """Tell of every key that is not allowed; `place_of` tells where one belongs, if that is known."""
+    """Report every key that is not allowed; `place_of` returns where one belongs, if that is known."""
     for key, place in node.keys.items():
         if key not in allowed and node.value[key].value is not BROKEN:
             what, word = f"unknown key {shortened(key)!r}", shortened(key)
@@ -261,7 +261,7 @@ def check_keys(
 
 
 def _place_of(key: str, entries: Entries) -> str:
-    """Where a key belongs that no job has, if that can be told from the rest of it."""
+    """Return where a key belongs that no job has, if the rest of it shows that."""
     if key == "schedule":
         said = text_of(entries[key]) or ""
         if said.startswith("@") or len(said.split()) in (5, 6):
@@ -284,14 +284,14 @@ def _is_duration(text: str) -> bool:
 
 
 def place_in_job(key: str) -> str:
-    """Where a key belongs that a job has, by our word for it or by another scheduler's."""
+    """Return where a key belongs that a job has, by our name or by another scheduler's."""
     ours = key if key in JOB_KEYS else foreign_word(key, JOB_KEYS)
     example = "id: home" if ours == "id" else f"id: home, {ours}: ..."
     return f"it belongs to a job: jobs: [{{{example}}}]" if ours else ""
 
 
 def text_of(node: YamlNode | None) -> str | None:
-    """A scalar as it is written: 5, true and 1.10 are fine names."""
+    """Return a scalar as it is written: 5, true and 1.10 are valid names."""
     if node is None or node.value is None or node.value is BROKEN or type(node.value) in (dict, list):
         return None
     return node.text
@@ -304,7 +304,7 @@ def shown(node: YamlNode) -> str:
 
 
 def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """The nearer options; params are laid over each other."""
+    """Return the nearer options; params are merged."""
     both = {**below, **above}
     if "params" in below and type(above.get("params")) is dict:
         both["params"] = {**below["params"], **above["params"]}

@@ -1,6 +1,6 @@
-"""What works, and should not stay so?  Secrets written out or too short to be hidden, files that others may change.
+"""Config warnings: secrets written out or too short to be hidden, files that others may change.
 
-`pollux check`, `doctor` and a start tell these as warnings: nothing is refused for them.
+`pollux check`, `doctor` and a start print them; nothing is refused because of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DOUBTS_MAX = 100
 
 
 def doubts(config: Config, environ: Mapping[str, str]) -> list[InvalidInput]:
-    """Every doubt with its place; the values themselves are never told."""
+    """Return every warning with its place, without the values."""
     found: list[InvalidInput] = []
     if _has_password(config.written.get("store", config.store)):
         where = config.origins["store"]
@@ -45,14 +45,14 @@ def doubts_of_jobs(config: Config, environ: Mapping[str, str]) -> list[InvalidIn
 
 
 def with_jobs_of_code(config: Config, jobs: Iterable[Job]) -> Config:
-    """The configuration as if it named these jobs, of its app, too."""
+    """Return the configuration with these jobs added, the app's own included."""
     jobs = tuple(jobs)
     places = {job.id: config.app for job in jobs} | config.places
     return msgspec.structs.replace(config, jobs=jobs, places=places)
 
 
 def _written_out(value: Any, path: str = "", *, is_secret: bool = False) -> Iterator[InvalidInput]:
-    """Texts under names that announce a secret, and passwords in URLs, that are no references."""
+    """Yield texts under names that announce a secret, and passwords in URLs, that are not references."""
     if isinstance(value, dict):
         for key, item in value.items():
             below = f"{path}.{key}" if path else key

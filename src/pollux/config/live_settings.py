@@ -1,4 +1,4 @@
-"""Which options were changed while nodes run?  Notes `setting:<option>` in the store, heard by all nodes.
+"""Live settings: options changed while nodes run, as notes `setting:<option>` in the store, read by all nodes.
 
 Order: defaults < file < **live** < environment < arguments.  A live setting survives restarts, until it is unset.
 """
@@ -21,10 +21,10 @@ _TEXT_MAX = 200
 
 
 class LiveSetting(Struct, frozen=True):
-    """Somebody set an option for all nodes."""
+    """An option that was set for all nodes."""
 
     path: str
-    value: Any  # as it was said: 50, "30s", "debug"
+    value: Any  # as it was entered: 50, "30s", "debug"
     by: str = ""
     at_ms: int = 0
 
@@ -38,7 +38,7 @@ def setting_key(path: str) -> str:
 
 
 def live_option(path: str) -> Option:
-    """The option of that name, if it can change while a node runs; else the cure."""
+    """Return the option of that name, if it can change while a node runs; else raise with the cure."""
     option = BY_PATH.get(path)
     if option is None:
         cure = did_you_mean(path, LIVE_PATHS).strip("; ") or f"these can be set: {', '.join(LIVE_PATHS)}"
@@ -53,7 +53,7 @@ def live_option(path: str) -> Option:
 
 
 def live_value(path: str, value: Any) -> Any:
-    """What that means, checked as in a file."""
+    """Return the parsed value, checked as in a file."""
     option = live_option(path)
     if not isinstance(value, str | int | float) or (isinstance(value, str) and len(value) > _TEXT_MAX):
         raise InvalidInput("this is no value", where=path, cure='give a number or a text, like 50 or "30s"')
@@ -64,7 +64,7 @@ def live_value(path: str, value: Any) -> Any:
 
 
 def read_live(notes: Iterable[Note]) -> dict[str, LiveSetting]:
-    """The live settings among these notes; what another release of us may have written is left out."""
+    """Return the live settings among these notes, without those that only another release can read."""
     found: dict[str, LiveSetting] = {}
     for note in notes:
         path = note.key.removeprefix(SETTING)
@@ -80,13 +80,13 @@ def read_live(notes: Iterable[Note]) -> dict[str, LiveSetting]:
 
 
 def is_overruled(config: Config, path: str) -> bool:
-    """Does the environment or an argument say otherwise in this process?"""
+    """Whether the environment or an argument overrides it in this process."""
     origin = config.origins.get(path, DEFAULT)
     return origin == "argument" or origin.startswith(ENVIRONMENT)
 
 
 def with_live(config: Config, live: dict[str, LiveSetting]) -> Config:
-    """The config as it holds where these settings are live."""
+    """Return the config with these live settings applied."""
     heard = {path: said for path, said in live.items() if not is_overruled(config, path)}
     if not heard:
         return config

@@ -1,4 +1,4 @@
-"""What was asked for?  Defaults < file < environment < arguments, validated as a whole: all problems come at once."""
+"""Loader of the configuration: defaults < file < environment < arguments, with all problems at once."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def load_config(
     source: str = "",
     is_whole: bool = True,
 ) -> Config:
-    """The config of a file (None: of none), or `InvalidConfig` with all problems of file, environment and arguments.
+    """Return the config of a file (None: of none), or raise `InvalidConfig` with all problems of all sources.
 
-    `arguments` are by name (`seats`) or path (`pool.seats`); None means not given.  `with_jobs=False` looks at
-    everything but jobs: who only needs to know the store is not stopped by a job that is wrong.  `raw`: what the file
-    is to hold, in place of what it holds; `called`: what messages call it.  `source`: of its jobs, in place of its own.
-    `is_whole=False`: as much of it as can be read, wrong jobs included, for who looks for more that is wrong.
+    `arguments` are by name (`seats`) or path (`pool.seats`); None means not set.  `with_jobs=False` skips the jobs: a
+    caller that only needs the store is not stopped by an invalid job.  `raw`: the text to read instead of the file's;
+    `called`: its name in messages.  `source`: of its jobs, in place of its own.  `is_whole=False`: as much of it as can
+    be read, invalid jobs included, for a caller that looks for further problems.
     """
     problems = Problems(called or path or "config")
     values: dict[str, Any] = {}
@@ -80,10 +80,10 @@ def store_said(
     guesses: bool = False,
     raw: bytes | None = None,
 ) -> Config | None:
-    """As much of a file and an environment with mistakes as tells where the store is, and whose; None: nobody can tell.
+    """Return as much of an invalid file and environment as names the store and the source; None: unknown.
 
-    `wrong`: the mistakes.  `guesses`: of a file that is no YAML at all the default is believed.  `raw`: what the file
-    is to hold, in place of what it holds.
+    `wrong`: the problems.  `guesses`: of a file that is no YAML at all the default is assumed.  `raw`: the text to read
+    instead of the file's.
     """
     problems = Problems(path or "")
     raw = _bytes_of(path, problems) if raw is None and path is not None else raw
@@ -111,22 +111,22 @@ def store_said(
 
 
 def variables_in(wrong: InvalidConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The variables that have mistakes."""
+    """Return the variables with problems."""
     places = [problem.where.removeprefix(ENVIRONMENT) for problem in wrong.problems]
     return tuple(dict.fromkeys(place for place in places if place in environ))
 
 
 def _names_any(variables: Sequence[str], options: AbstractSet[str]) -> bool:
-    """Does one of them say one of these options?"""
+    """Whether one of the variables sets one of these options."""
     return any(name in BY_PATH[path].variables for path in options for name in variables)
 
 
-_PLACE = {"name", "scheduler_version", "redis.prefix", "server.socket"}  # besides the store: who we are there
+_PLACE = {"name", "scheduler_version", "redis.prefix", "server.socket"}  # besides the store: the identity there
 _NAMING = _PLACE | {"store", "app"}
 
 
 def file_source(said: str) -> str:
-    """The source of a file's jobs: `pollux.yaml`, `/etc/pollux.yaml` and `file:pollux.yaml` mean the same."""
+    """Return the source of a file's jobs: `pollux.yaml`, `/etc/pollux.yaml` and `file:pollux.yaml` mean the same."""
     name = Path(said.removeprefix("file:")).name
     if not name or said == API_SOURCE or said.startswith("code:"):
         raise InvalidInput(f"{said[:60]!r} is no file", where="source", cure="name the file, like pollux.yaml")
@@ -134,12 +134,12 @@ def file_source(said: str) -> str:
 
 
 def digest_of(raw: bytes) -> str:
-    """A short name for what a file holds."""
+    """Return a short digest of a file's text."""
     return blake2b(raw, digest_size=8).hexdigest()
 
 
 class OptionSource(NamedTuple):
-    """Somebody set an option."""
+    """Where an option was set."""
 
     option: Option
     value: Any
@@ -149,7 +149,7 @@ class OptionSource(NamedTuple):
 
 
 class EffectiveValues:
-    """What holds so far: whoever comes later wins."""
+    """The values so far: a later source overrides an earlier one."""
 
     def __init__(self, values: dict[str, Any], origins: dict[str, str], secrets: Secrets) -> None:
         self.values, self.origins, self.secrets = values, origins, secrets
@@ -163,7 +163,7 @@ class EffectiveValues:
             self.written[option.path] = value
 
     def _resolved(self, option: Option, value: Any) -> Any:
-        if option.path in {"name", "app"}:  # these are kept in the store: no place for a secret
+        if option.path in {"name", "app"}:  # these are stored: no place for a secret
             return value
         is_address = option.path == "store" and isinstance(value, str)
         return self.secrets.resolve_address(value) if is_address else self.secrets.resolve(value)
@@ -247,7 +247,7 @@ _IN_URL = {"redis_prefix": ("redis.prefix", with_prefix), "durability": ("durabi
 
 
 def _add_to_url(values: dict[str, Any], origins: Mapping[str, str], problems: Problems) -> None:
-    """The prefix of the keys, and what is required, become part of the store's URL: there a store learns of them."""
+    """Add the key prefix and the requirements to the store's URL, where a store reads them."""
     for field, (path, add) in _IN_URL.items():
         if "store" in values and field in values:
             try:
@@ -257,7 +257,7 @@ def _add_to_url(values: dict[str, Any], origins: Mapping[str, str], problems: Pr
 
 
 def _root_of(raw: bytes, problems: Problems) -> YamlNode | None:
-    """The file's mapping; None if it is empty or wrong as a whole."""
+    """Return the file's mapping; None if it is empty or invalid as a whole."""
     text = _text_of(raw, problems)
     root = None if text is None else read_yaml(text, problems)
     if root is None:
@@ -271,7 +271,7 @@ def _root_of(raw: bytes, problems: Problems) -> YamlNode | None:
 
 
 def _place_below_top(key: str) -> str:
-    """Where a key belongs that stands at the top of the file: to a job, into `defaults:` or into a section."""
+    """Return where a key at the top of the file belongs: to a job, into `defaults:` or into a section."""
     names = {path.rpartition(".")[2] for path in BY_PATH if "." in path}
     ours = key if key in names else foreign_word(key, names)
     shared = key if key in DEFAULTS_KEYS else foreign_word(key, DEFAULTS_KEYS)

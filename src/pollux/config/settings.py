@@ -1,4 +1,4 @@
-"""Where may the API listen, under which names, with which certificate?  How the options of `server` are read."""
+"""Options of the config: one table with the file's path, the variable and the argument of each, and their parsers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TLS_CURE = "write {cert: server.pem, key: server.key}"
 
 
 def names(value: Any) -> str:
-    """A list of host names, or text with commas; the answer is such a text."""
+    """Parse a list of host names, or text with commas, into such a text."""
     given = [part for part in re.split(r"[,\s]+", value) if part] if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or len(given) > NAMES_MAX:
         raise InvalidInput("it is no list of names", cure="write [pollux.example, 10.0.0.5]")
@@ -32,7 +32,7 @@ def names(value: Any) -> str:
 
 
 def tls(value: Any) -> str:
-    """`{cert: ..., key: ...}`, or text `cert,key`; the answer is such a text."""
+    """Parse `{cert: ..., key: ...}`, or text `cert,key`, into such a text."""
     if isinstance(value, dict):
         if set(value) != {"cert", "key"}:
             raise InvalidInput("it needs a cert and a key, and nothing else", cure=_TLS_CURE)
@@ -45,7 +45,7 @@ def tls(value: Any) -> str:
 
 
 def token(value: Any) -> str:
-    """The token itself: no message shows it."""
+    """Parse the token; no message shows it."""
     if not isinstance(value, str) or not value:
         raise InvalidInput("it is no token", cure="name one by reference: ${file:/run/secrets/token} or ${env:NAME}")
     return value
@@ -58,7 +58,7 @@ def path(value: Any) -> str:
 
 
 def path_or_off(value: Any) -> str:
-    """A path, or `false`."""
+    """Parse a path, or `false`."""
     return OFF if value is False or (isinstance(value, str) and value.lower() in {"false", "no", OFF}) else path(value)
 
 
@@ -73,7 +73,7 @@ def rate(value: Any) -> float:
 
 
 DEFAULT = "default"
-ENVIRONMENT = "environment "  # how the origin of what a variable says begins
+ENVIRONMENT = "environment "  # prefix of the origin of a value from a variable
 SEATS_MAX = 10_000
 _ATTRIBUTE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -88,14 +88,14 @@ _STORE = re.compile(r"[a-z][a-z0-9+.-]*://.*")
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """Everything that was said, validated.  `origins` tells of each option where its value came from."""
+    """The whole configuration, validated.  `origins` holds for each option where its value came from."""
 
     store: str = "sqlite:///pollux.db"
     name: str = ""  # of the file as a source of jobs; else the file's own name
     app: str = ""  # module:attribute of a Pollux
     plans: bool = True  # take part in planning
     reload: bool = True  # read the file again when it changes
-    job_timeout_ms: int | None = None  # of the file's jobs that name none; None: by their handler
+    job_timeout_ms: int | None = None  # of the file's jobs that set none; None: by their handler
     seats: int = 10
     lease_ms: int = 30_000
     grace_ms: int = 25_000
@@ -105,11 +105,11 @@ class Config(Struct, frozen=True, kw_only=True):
     child_memory: int = 1_000_000_000  # bytes
     leader_ttl_ms: int = 15_000
     leader_renew_ms: int | None = None  # None: a third of the ttl
-    leader_key: str = ""  # the name of the leadership; all nodes of a store agree on it
+    leader_key: str = ""  # the name of the leadership; the same on all nodes of a store
     durability: str = (
-        "usual"  # or required: a server that leaves it open when what it has answered comes to a disk is refused
+        "usual"  # or required: a server whose answered writes may be lost before they reach a disk is refused
     )
-    redis_prefix: str = ""  # what all keys on Redis begin with; "": as the store's URL says
+    redis_prefix: str = ""  # prefix of all keys on Redis; "": as in the store's URL
     release: int = 0
     scheduler_version: int = SCHEDULER_VERSION  # or ALL_VERSIONS, of a worker
     allow_exec: bool = False  # jobs may run commands
@@ -123,11 +123,11 @@ class Config(Struct, frozen=True, kw_only=True):
     server_enabled: bool = True  # the HTTP API
     server_host: str = "localhost"  # 127.0.0.1 and ::1
     server_port: int = 8060
-    server_hosts: str = ""  # names besides, with commas between them
+    server_hosts: str = ""  # further names, with commas between them
     server_tls: str = ""  # certificate, key
     server_behind_proxy: bool = False
     server_proxies: str = "127.0.0.0/8, ::1/128"  # networks, with commas between them
-    server_token: str = ""  # one that is good besides those in the store
+    server_token: str = ""  # valid besides those in the store
     server_token_file: str = ""  # "": beside the store
     server_socket: str = ""  # "": beside the store; OFF: none
     server_rate: float = 50.0  # requests a second of one token; 0: any number
@@ -138,7 +138,7 @@ class Config(Struct, frozen=True, kw_only=True):
     traces_endpoint: str = ""  # of an OpenTelemetry collector; "": runs have no traces
     traces_sample: float = 1.0  # the share of runs that have one
     traces_namespace: str = ""
-    heartbeat_url: str = ""  # called while health is good; "": nobody is
+    heartbeat_url: str = ""  # called while health is good; "": no calls
     heartbeat_every_ms: int = 60_000
     metrics_prefix: str = "pollux"
     metrics_port: int | None = None  # None: metrics have no port of their own
@@ -149,24 +149,24 @@ class Config(Struct, frozen=True, kw_only=True):
     health_wait_ms: int = 60_000
     health_loop_lag_ms: int = 1_000
 
-    path: str = ""  # of the file, as it was given
+    path: str = ""  # of the file, as it was passed
     source: str = ""  # of its jobs: file:<name>; "" without a file
     jobs: tuple[Job, ...] = ()
     places: dict[str, str] = field(default_factory=dict)  # job id -> file:line:column
     python: dict[str, str] = field(default_factory=dict)  # module:function -> file:line:column that names it first
     origins: dict[str, str] = field(default_factory=dict)  # "pool.seats" -> default, file:line, environment, argument
     written: dict[str, str] = field(default_factory=dict)  # "store" -> as it is written, if it holds a reference
-    arguments: dict[str, Any] = field(default_factory=dict)  # as they were given, to read all of it again
-    unheard: tuple[str, ...] = ()  # variables that cannot be used, where that stops nobody
+    arguments: dict[str, Any] = field(default_factory=dict)  # as they were passed, to load all of it again
+    unheard: tuple[str, ...] = ()  # ignored variables with invalid values
     digest: str = ""  # of the file's bytes
 
     def is_given(self, option: str) -> bool:
-        """Did anybody say it, or is it the default?  `option` is the path in the file, like "pool.seats"."""
+        """Whether the option was set, not defaulted.  `option` is the path in the file, like "pool.seats"."""
         return self.origins.get(option, DEFAULT) != DEFAULT
 
 
 class Option(NamedTuple):
-    """One thing that can be set: `pool: {seats: 10}`, POLLUX_SEATS or POLLUX_POOL__SEATS, --seats."""
+    """One option: `pool: {seats: 10}`, POLLUX_SEATS or POLLUX_POOL__SEATS, --seats."""
 
     path: str
     field: str
@@ -174,7 +174,7 @@ class Option(NamedTuple):
     read: Callable[[Any], Any]
     takes_list: bool = False
     live: bool = False  # it can change while a node runs: by `pollux set`, and by reading the file again
-    also: tuple[str, ...] = ()  # variables by which deployments of older schedulers say it
+    also: tuple[str, ...] = ()  # its variables in older schedulers
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -247,7 +247,7 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 
 def _networks(value: Any) -> str:
-    """A list, or text with commas; the answer is such a text, of networks that can be read."""
+    """Parse a list of networks, or text with commas, into such a text."""
     from pollux.handlers.http.addresses import networks_of
 
     given = re.split(r"[,\s]+", value.strip(" ,")) if isinstance(value, str) else value
@@ -257,7 +257,7 @@ def _networks(value: Any) -> str:
 
 
 def _web(value: Any) -> str:
-    """A URL; it may hold a secret, so no message shows it."""
+    """Parse a URL; it may hold a secret, so no message shows it."""
     if not isinstance(value, str) or not _WEB.fullmatch(value):
         raise InvalidInput("it is no URL of the web", cure="write it like https://host:port/path")
     return value
@@ -274,7 +274,7 @@ def _share(value: Any) -> float:
 
 
 def _version(value: Any) -> int:
-    """A number, or `all`."""
+    """Parse a number, or `all`."""
     return ALL_VERSIONS if value == "all" else _whole(1, VERSION_MAX)(value)
 
 

@@ -1,10 +1,10 @@
-"""What does the file say, and where?  YAML to nodes that know their line and column; nothing is guessed.
+"""YAML reader: text to nodes that have their line and column; no value is guessed.
 
-The rules are those of YAML 1.2, so that nothing turns into something else on the way: `on`, `yes`, `12:30`, `0123` and
-`2026-12-01` are text; only true, false, null and plain decimal numbers are not.  Keys are always text.  Refused, each
-with its line: anchors and aliases (`defaults:` does their work), tags, a key twice, a second document, more than
-`DEPTH_MAX` levels.  libyaml gives the events and the places; the tree is grown here, on a stack of our own, so that a
-file made to break parsers breaks nothing.
+The rules are those of YAML 1.2, so that no value changes its type: `on`, `yes`, `12:30`, `0123` and `2026-12-01` are
+text; only true, false, null and plain decimal numbers are not.  Keys are always text.  Refused, each with its line:
+anchors and aliases (`defaults:` does their work), tags, a repeated key, a second document, more than `DEPTH_MAX`
+levels.  libyaml gives the events and the places; the tree is built here without recursion, so that a file made to
+break parsers breaks nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PROBLEMS_MAX = 100  # further ones are counted
 
 Place = tuple[int, int]  # line and column, counted from 1
 
-BROKEN: Final = object()  # the value of a node about which a problem was told: whoever meets it tells no second one
+BROKEN: Final = object()  # the value of a node with a reported problem: no second one is reported for it
 
-_NO_KEYS: dict[str, Place] = {}  # of all that is no mapping; nobody writes to it
+_NO_KEYS: dict[str, Place] = {}  # of everything that is no mapping; never written to
 _CONSTANTS = {
     "": None, "~": None, "null": None, "Null": None, "NULL": None,
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
@@ -46,10 +46,10 @@ class YamlNode:
         self.value = value
         self.line, self.column = line, column
         self.text = text  # a scalar as it is written
-        self.keys: dict[str, Place] = {} if type(value) is dict else _NO_KEYS  # where each stands
+        self.keys: dict[str, Place] = {} if type(value) is dict else _NO_KEYS  # the place of each
 
     def plain(self) -> Any:
-        """The value without places."""
+        """Return the value without places."""
         if type(self.value) is dict:
             return {key: node.plain() for key, node in self.value.items()}
         if type(self.value) is list:
@@ -62,7 +62,7 @@ class YamlNode:
 
 
 class Problems:
-    """All that is wrong with one file, each with its place."""
+    """All problems of one file, each with its place."""
 
     def __init__(self, name: str) -> None:
         self.name = printable(name)  # a file may be called anything
@@ -74,7 +74,7 @@ class Problems:
         self.keep(InvalidInput(shortened(printable(what), 400), where=where, cure=printable(cure)), place)
 
     def keep(self, problem: InvalidInput, place: Place | None = None) -> None:
-        """Also one that is not the file's: of the environment, an argument, or of two values together."""
+        """Add a problem; also one of the environment, an argument, or of two values together."""
         self.count += 1
         if self.count <= PROBLEMS_MAX:
             self._found.append((place or (0, 0), problem))
@@ -83,7 +83,7 @@ class Problems:
         return f"{self.name}:{place[0]}:{place[1]}"
 
     def all(self) -> list[InvalidInput]:
-        """In the order of the file."""
+        """Return them in the order of the file."""
         found = [problem for _, problem in sorted(self._found, key=lambda entry: entry[0])]
         if self.count > PROBLEMS_MAX:
             found.append(
@@ -93,11 +93,11 @@ class Problems:
 
 
 class _StopReading(Exception):
-    """Reading ends here; the problem has been told."""
+    """Stops the reader after a reported problem."""
 
 
 def read_yaml(text: str, problems: Problems) -> YamlNode | None:
-    """The document as nodes; None if it is empty, or if it cannot be read at all (then a problem tells why)."""
+    """Return the document as nodes; None if it is empty, or if it cannot be read at all (then with a problem)."""
     try:
         return _TreeBuilder(problems).grow(_events(text))
     except _StopReading:
@@ -142,7 +142,7 @@ def _syntax_cure(what: str) -> str:
 
 
 class _TreeBuilder:
-    """Grows the tree out of events."""
+    """Builder of the tree from events."""
 
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
@@ -224,7 +224,7 @@ class _TreeBuilder:
         self.problems.add((mark.line + 1, mark.column + 1), what, cure="keep one of them")
 
     def _place(self, node: YamlNode) -> None:
-        """Hang the node where it belongs; of a key given twice the first value stands."""
+        """Add the node to its parent; of a repeated key the first value counts."""
         if not self._open:
             self._root = node
             return
@@ -238,7 +238,7 @@ class _TreeBuilder:
 
 
 def resolve(text: str) -> Any:
-    """What a plain scalar means.  Numbers that no JSON reader would get back unharmed stay text."""
+    """Return the value of a plain scalar.  Numbers that JSON readers would change stay text."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if text[0] not in _NUMBER_STARTS:

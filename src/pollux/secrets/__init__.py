@@ -1,4 +1,4 @@
-"""How does a secret reach a handler, and nobody else?  References are stored; values live in memory only."""
+"""Secrets: references to them are stored, their values live in memory only and are hidden in every output."""
 
 from pollux.secrets.redaction import HIDDEN, MASK, at_place, hide, looks_secret
 from pollux.secrets.references import check_references, has_reference, may_hold_references, references_of, texts_of

@@ -1,6 +1,10 @@
-"""What in a value is the secret?  All of it; but of a whole URL only its password: people must see which server it is.
+"""Redaction: hides every resolved secret, and every value under a name that announces a secret.
 
-Whoever is in doubt hides all: a URL is taken apart only if nothing in it can be read in two ways.
+`HIDDEN` is shared by the whole process on purpose: code that shows a text (a log line, an error, a table) or stores one
+(a result) must hide every secret that was resolved anywhere in it.
+
+Of a whole URL only the password is the secret: people must see which server it is.  A URL is taken apart only if
+nothing in it is ambiguous; otherwise all of it is hidden.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ def whole(value: str) -> list[str]:
 
 
 def secrets_in_url(value: str) -> list[str]:
-    """The password of a URL, and options that announce one, each as it is written and as it is meant.
+    """Return the password of a URL, and options that announce one, each as it is written and decoded.
 
     All of the value if it is no URL, or holds a secret that is too short to be found again by itself.
     """
@@ -44,20 +48,20 @@ def secrets_in_url(value: str) -> list[str]:
 
 
 def _announces(name: str) -> bool:
-    """Also `sslpassword`, which is one word."""
+    """Whether the name announces a secret; also `sslpassword`, which is one word."""
     return looks_secret(name) or "pass" in name.lower() or "pwd" in name.lower()
 
 
 HIDDEN_MAX = 10_000  # values; beyond it the one resolved longest ago is forgotten
-HIDE_CHARS_MIN = 6  # a shorter value would blot out half of every line
+HIDE_CHARS_MIN = 6  # a shorter value would hide parts of every line
 LINES_MAX = 100  # of a secret of many lines
-LOOK_CHARS_MAX = 100_000  # of a text that is shown: nobody reads more
+LOOK_CHARS_MAX = 100_000  # of a text that is shown
 MASK = "***"
 
 
 @lru_cache(maxsize=4_096)
 def looks_secret(key: str) -> bool:
-    """Does this name announce a secret?  By its words: `db_password`, `X-Api-Key`, `accessToken`, but no `author`."""
+    """Whether this name announces a secret.  By word: `db_password`, `X-Api-Key`, `accessToken`, not `author`."""
     words = [word.lower() for word in _WORD.findall(key[:200])]
     return not _SECRET_WORDS.isdisjoint(words) or any(pair in _SECRET_PAIRS for pair in pairwise(words))
 
@@ -86,11 +90,11 @@ _FIELD = re.compile(
 _HEADER = re.compile(
     r"\b((?:proxy-)?authorization|(?:set-)?cookie|x-api-key)(\s*:\s*)([^\s\"'][^\"'\r\n]*)", re.IGNORECASE
 )
-_HEADERS = ("authorization", "cookie", "x-api-key")  # quicker to look for than a pattern that minds no case
+_HEADERS = ("authorization", "cookie", "x-api-key")  # faster to search than a case-insensitive pattern
 
 
 class Redaction:
-    """What must not be seen: values by value, and whatever stands under a name that announces a secret."""
+    """Set of values to hide, and the rules for values under a name that announces a secret."""
 
     def __init__(self) -> None:
         self._values: dict[str, tuple[str, ...]] = {}  # and the forms in which each may appear
@@ -99,7 +103,7 @@ class Redaction:
         self._lock = threading.Lock()
 
     def add(self, value: str) -> None:
-        """From now on this value is hidden."""
+        """Hide this value from now on."""
         if len(value) < HIDE_CHARS_MIN:
             return
         with self._lock:
@@ -107,7 +111,7 @@ class Redaction:
             if forms is None:
                 forms = tuple(_forms(value))
                 self._know(forms)
-            self._values[value] = forms  # the last one now: it was resolved just now
+            self._values[value] = forms  # moved to the end: it was resolved last
             while len(self._values) > HIDDEN_MAX:
                 self._forget(self._values.pop(next(iter(self._values))))
 
@@ -124,11 +128,11 @@ class Redaction:
         return bool(self._by_head)
 
     def has_value(self, text: str) -> bool:
-        """Is there a known secret in the text?"""
+        """Whether the text holds a known secret."""
         return next(self._found(text), None) is not None
 
     def hide(self, text: str) -> str:
-        """The text without known values, passwords in URLs, and what is assigned to a name that announces a secret."""
+        """Return the text without known values, passwords in URLs, and values under a name that announces a secret."""
         if not text:
             return text
         if len(text) > LOOK_CHARS_MAX:
@@ -147,7 +151,7 @@ class Redaction:
         return text
 
     def hide_in(self, value: Any, *, is_secret: bool = False) -> Any:
-        """A copy of plain data without secrets, also by the names that its texts stand under."""
+        """Return a copy of plain data without secrets, also without those under a name that announces one."""
         if isinstance(value, str):
             return MASK if is_secret and value and not has_reference(value) else self._hide_known(value)
         if isinstance(value, dict):
@@ -159,7 +163,7 @@ class Redaction:
         return value
 
     def _hide_known(self, text: str) -> str:
-        """A text of its own: a result, a param.  It is no prose, so only what is certain is hidden."""
+        """Hide only known values: a result or a param is no prose, so guesses by name could hide too much."""
         text = self._without_known(text)
         return _USERINFO.sub(_mask_userinfo, text) if "://" in text and "@" in text else text
 
@@ -173,9 +177,9 @@ class Redaction:
         return "".join([*parts, text[end:]]) if parts else text
 
     def _found(self, text: str) -> Iterator[tuple[int, str]]:
-        """Where known forms stand, from left to right, the longest where several do.
+        """Yield the known forms in the text, from left to right, the longest where several begin.
 
-        One look into a table at each place, however many are known; nothing is to be made anew when one comes.
+        One table lookup for each position, however many forms are known; adding one rebuilds nothing.
         """
         by_head = self._by_head
         if not self._may_hold(text):
@@ -192,7 +196,7 @@ class Redaction:
                     break
 
     def _may_hold(self, text: str) -> bool:
-        """False: none is in it for sure.  While few are known it is quicker to look for each than at each place."""
+        """Whether a known form may be in the text; false is certain.  With few forms, a search for each is faster."""
         heads = self._by_head
         if not heads or len(text) < HIDE_CHARS_MIN:
             return False
@@ -205,7 +209,7 @@ class Redaction:
             lengths[len(form)] = lengths.get(len(form), 0) + 1
 
     def _forget(self, forms: Iterable[str]) -> None:
-        """Each once: another value may have the same form."""
+        """Drop the forms of a value, each once: another value may have the same form."""
         for form in forms:
             head = form[:HIDE_CHARS_MIN]
             lengths = self._by_head[head]
@@ -221,14 +225,14 @@ HIDDEN = Redaction()
 
 
 def hide(text: str) -> str:
-    """The text as it may be shown."""
+    """Return the text as it may be shown."""
     return HIDDEN.hide(text)
 
 
 def at_place(where: str, what: str) -> str:
-    """What is said of a place, in an order that can be shown.
+    """Join a place and a message in an order that hiding leaves intact.
 
-    Behind `headers.Authorization: ` stands a value, whoever shows a text must think; here it is the reason.
+    What follows `headers.Authorization: ` looks like a secret; here it is the message.
     """
     if not where:
         return what
@@ -268,7 +272,7 @@ def _mask_header(match: re.Match[str]) -> str:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """How a value may look in a text: itself, its lines, escaped, percent-encoded, in base64 wherever it begins."""
+    """Yield the forms of a value in a text: itself, its lines, escaped, percent-encoded, in base64 at any offset."""
     lines = [part for part in re.split(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", value) if part != value][:LINES_MAX]
     for text in (value, *lines):
         raw = text.encode("utf-8", "surrogateescape")
@@ -280,7 +284,7 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def _base64_inside(raw: bytes, offset: int) -> Iterator[str]:
-    """The characters that encode these bytes alone, if `offset` others came before them in their group of three."""
+    """Return the base64 characters of these bytes alone, if `offset` others precede them in their group of three."""
     coded = b64encode(b"\0" * offset + raw).decode("ascii")
     first = (0, 2, 3)[offset]
     last = (offset + len(raw)) * 8 // 6

@@ -1,11 +1,11 @@
-"""What is a reference, and who may write one?
+"""References to secrets in params, and the sources that may use them.
 
     ${env:NAME}    a variable of the process that runs the job
     ${file:PATH}   a file on its machine, without its last newline; relative to the config file's folder
     $${env:NAME}   the text itself
 
-Only what a file or code declares may hold references: whoever can merely add jobs or runs must not be able to read the
-workers' environment.
+Only what a file or code declares may hold references: a client that may only add jobs or runs must not be able to read
+the workers' environment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def has_reference(text: str) -> bool:
 
 
 def references_of(text: str) -> list[Reference]:
-    """The references in a text; raises where one is begun and is none."""
+    """Return the references in a text; raise for a malformed one."""
     found = []
     for match in REFERENCE.finditer(text) if "${" in text else ():
         escape, kind, name, end = match.groups()
@@ -50,7 +50,7 @@ def references_of(text: str) -> list[Reference]:
 
 
 def texts_of(value: Any) -> Iterator[tuple[str, str]]:
-    """Every text in plain data, with its path: `headers.Authorization`, `argv[2]`.  Of any depth."""
+    """Yield every text in plain data, with its path: `headers.Authorization`, `argv[2]`.  Of any depth."""
     waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
         path, thing = waiting.pop()
@@ -63,12 +63,12 @@ def texts_of(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def may_hold_references(source: str) -> bool:
-    """Only what stands in a file or in code: the API and payloads name no variable and no file of a worker."""
+    """Whether the source is a file or code: the API and payloads may name no variable and no file of a worker."""
     return source.startswith(("file:", "code:"))
 
 
 def check_references(params: Mapping[str, Any], source: str) -> None:
-    """Are the references in a job's params well formed, and may they be there at all?"""
+    """Refuse malformed references in a job's params, and any reference from a source that may hold none."""
     for path, text in texts_of(params):
         try:
             found = references_of(text)
@@ -87,7 +87,7 @@ def unescaped(text: str) -> str:
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A copy of plain data in which every text was changed."""
+    """Return a copy of plain data with every text changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

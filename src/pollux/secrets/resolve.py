@@ -1,7 +1,7 @@
-"""What is the value behind a reference?  Asked where a job runs, right before its handler is called.
+"""Resolver of references, used where a job runs, right before its handler is called.
 
-A file is read again when it has changed, so a secret can be rotated without a restart.  Nothing here ever puts a value
-into words: errors name references.
+A file is read again when it has changed, so a secret can be rotated without a restart.  No message holds a value:
+errors name references.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OPEN_FOLDERS = ("/run/secrets/",)  # of containers: everything there is world-re
 
 
 class Secrets:
-    """Resolves references where jobs run.  A file is read again when it has changed, so a secret may be rotated."""
+    """Cache and resolver of the references in params."""
 
     def __init__(self, *, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> None:
         self.environ = os.environ if environ is None else environ
@@ -45,7 +45,7 @@ class Secrets:
         self._jobs: dict[str, tuple[int, str, bool]] = {}
 
     def params_of(self, job: Job) -> dict[str, Any]:
-        """The job's params as its handler gets them; of a job without references the params themselves."""
+        """Return the job's params as its handler gets them; of a job without references the params themselves."""
         if not job.params:
             return job.params
         known = self._jobs.get(job.id)
@@ -57,20 +57,20 @@ class Secrets:
         return self.resolve(job.params) if known[2] else job.params
 
     def resolve(self, value: Any) -> Any:
-        """Plain data with every reference replaced by its value; raises `InvalidInput`, which never names a value."""
+        """Return plain data with every reference replaced by its value; raise `InvalidInput`, without the value."""
         return mapped(value, self._resolve_text)
 
     def resolve_address(self, text: str) -> str:
-        """As `resolve`, for the address of a server, which people must see: of a whole URL only its secrets are hidden.
+        """Resolve the address of a server, which people must see: of a whole URL only its secrets are hidden.
 
-        Only of a whole one: in `${env:FRONT}@host` nobody can tell what `FRONT` ends with.
+        Only of a whole one: in `${env:FRONT}@host` the end of `FRONT` is unknown.
         """
         found = references_of(text)
         is_whole = len(found) == 1 and str(found[0]) == text
         return self.value_of(found[0], secrets_in_url) if is_whole else self._resolve_text(text)
 
     def problems(self, value: Any) -> Iterator[InvalidInput]:
-        """Every reference that cannot be had here, each once, with its path."""
+        """Yield an error for every reference that cannot be resolved here, each once, with its path."""
         seen: set[Reference] = set()
         for path, text in texts_of(value):
             for reference in references_of(text):
@@ -83,7 +83,7 @@ class Secrets:
                     yield error.at(path) if path else error
 
     def doubts(self, value: Any) -> Iterator[InvalidInput]:
-        """What works and should not stay so: a value too short to be hidden, a file that others may change."""
+        """Yield warnings: a value too short to be hidden, a file that others may change."""
         for path, text in texts_of(value):
             for reference in references_of(text):
                 secret = self.value_of(reference)
@@ -94,7 +94,7 @@ class Secrets:
                     yield InvalidInput(f"{reference}: its group may change it", where=path, cure="chmod 640 the file")
 
     def value_of(self, reference: Reference, secrets_in: Callable[[str], list[str]] = whole) -> str:
-        """Its value, in which from now on the secrets are hidden: unless something else is said, all of it."""
+        """Return the value and hide its secrets from now on: those that `secrets_in` finds, by default all of it."""
         value = self._variable(reference) if reference.kind == "env" else self._content(reference)
         for secret in secrets_in(value):
             HIDDEN.add(secret)
@@ -103,7 +103,7 @@ class Secrets:
     def _resolve_text(self, text: str) -> str:
         if "${" not in text:
             return text
-        references_of(text)  # raises on what is malformed
+        references_of(text)  # raises on a malformed one
         return REFERENCE.sub(self._replaced, text)
 
     def _replaced(self, match: re.Match[str]) -> str:
@@ -142,15 +142,15 @@ class Secrets:
 
 
 def check_payload(params: object) -> dict[str, Any]:
-    """The data of a run, which are stored as they are: no reference may be in them, and no value of one.
+    """Check the data of a run, which are stored as they are: they may hold no reference, and no value of one.
 
-    An escaped reference is the text that it stands for.
+    An escaped reference becomes the text that it stands for.
     """
     return payload_and_json(params)[0]
 
 
 def payload_and_json(params: object) -> tuple[dict[str, Any], bytes]:
-    """The same, and as JSON, as which it is stored."""
+    """Check the data of a run; return them, and the JSON as which they are stored."""
     plain, encoded = params_and_json(params)
     if b"$" not in encoded and not HIDDEN.knows_any:
         return plain, encoded
@@ -168,12 +168,12 @@ def payload_and_json(params: object) -> tuple[dict[str, Any], bytes]:
 
 
 def _needs_resolving(params: Mapping[str, Any]) -> bool:
-    """Also an escaped reference: it is to become the text that it stands for."""
+    """Whether there is a reference; also an escaped one, which is to become its text."""
     return any("${" in text and REFERENCE.search(text) for _, text in texts_of(params))
 
 
 def _read(path: Path) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe in its place must not stop us
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe in its place must not block
     with os.fdopen(descriptor, "rb") as file:
         return file.read(FILE_BYTES_MAX + 2)
 
@@ -205,7 +205,7 @@ def _check_kind(reference: Reference, path: Path, seen: os.stat_result) -> None:
 
 
 def _is_shut_away(path: Path) -> bool:
-    """Does a folder above keep others out, or is this the place where containers find their secrets?"""
+    """Whether a folder above keeps others out, or this is the place where containers find their secrets."""
     real = path.resolve()
     if str(path).startswith(OPEN_FOLDERS) or str(real).startswith(OPEN_FOLDERS):
         return True

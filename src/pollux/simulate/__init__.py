@@ -1,4 +1,4 @@
-"""What will happen?  The real core in virtual time: forecasts of a fleet, and the time that users' tests run on."""
+"""Simulation: the real core in virtual time, for forecasts of a fleet and for users' tests."""
 
 from pollux.simulate.dst import ClockChange
 from pollux.simulate.forecast import (

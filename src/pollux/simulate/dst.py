@@ -1,4 +1,4 @@
-"""Does the clock on the wall change meanwhile?  When it does in the zones of cron jobs, and who fired near that."""
+"""Clock changes (daylight saving) in the zones of cron jobs, with the firings near them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRINGS_MAX = 50  # shown of each transition
 
 
 class ClockChange(Struct, frozen=True):
-    """`before` and `after` are the clock on the wall at that instant: what it would show, and what it shows."""
+    """`before` and `after`: local time at that instant by the old and the new offset."""
 
     tz: str
     at_ms: int
@@ -33,7 +33,7 @@ class ClockChange(Struct, frozen=True):
 
 
 class ClockChanges:
-    """Takes down what fires near a transition."""
+    """Collector of firings near a transition."""
 
     def __init__(self, jobs: Sequence[Job], from_ms: int, until_ms: int) -> None:
         zones = sorted({job.schedule.tz for job in jobs if isinstance(job.schedule, Cron)})
@@ -61,7 +61,7 @@ class ClockChanges:
 
 
 def transitions(tz: str, from_ms: int, until_ms: int) -> Iterator[tuple[int, int, int]]:
-    """When the offset of a zone changes within (from, until]: the instant, and the offsets before and after it."""
+    """Yield the changes of a zone's offset within (from, until]: the instant, and the offsets before and after it."""
     segment = segment_at(tz, from_ms // 1_000)
     while segment.end_s * 1_000 <= until_ms:
         after = segment_at(tz, segment.end_s)

@@ -1,4 +1,4 @@
-"""How will it go?  A simulation's answer: counts, lateness, seats, the busiest minutes, and what to worry about."""
+"""Forecast of a simulation: counts, lateness, seats, the busiest minutes, and warnings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pollux.simulate.scenario import SCALE_MAX, Scenario
 from pollux.simulate.warnings import SimulationSummary, warnings_of
 
 AFTERWARDS_MS = 1_000  # due times at the very end have this long to be planned
-SLICES = 200  # how often progress is told
+SLICES = 200  # how often progress is reported
 BUSIEST = 5
 JOBS_MAX = 200_000
 FIRINGS_EXACT = 300_000
@@ -30,7 +30,7 @@ Progress = Callable[[float], None]
 
 
 class LatenessQuantiles(Struct, frozen=True):
-    """From due to the handler's start, first attempts only, in milliseconds; quantiles are right to 5 %."""
+    """From due to the handler's start, first attempts only, in milliseconds; quantiles are accurate to 5 %."""
 
     p50_ms: int
     p95_ms: int
@@ -64,7 +64,7 @@ class Forecast(Struct, frozen=True):
     failed: int
     retries: int
     dead: int
-    waiting: int  # runs that had no seat yet when the window ended
+    waiting: int  # runs without a seat when the window ended
     peak_seats: int
     mean_seats: float
     load: tuple[Minute, ...]  # every minute
@@ -75,7 +75,7 @@ class Forecast(Struct, frozen=True):
 
 
 class Unbalanced(PolluxError):
-    """The books of a simulation do not balance: a due time was neither fired nor skipped, or was both."""
+    """A due time was neither fired nor skipped, or was both: the counts of a simulation do not balance."""
 
     def __init__(self, wrong: Sequence[str]) -> None:
         self.wrong = tuple(wrong)
@@ -84,7 +84,7 @@ class Unbalanced(PolluxError):
 
 
 def simulate(jobs: Sequence[Job], scenario: Scenario, *, progress: Progress | None = None) -> Forecast:
-    """Play the scenario with these jobs, from a fresh start, and tell how it went.
+    """Play the scenario with these jobs, from a fresh start, and return the forecast.
 
     Raises `Unbalanced` if not every due time was fired or skipped exactly once.
     """
@@ -106,7 +106,7 @@ def simulate(jobs: Sequence[Job], scenario: Scenario, *, progress: Progress | No
 
 
 def scaled(jobs: Sequence[Job], times: int) -> list[Job]:
-    """The same fleet so many times over: `home`, `home~2`, `home~3`, each with a phase of its own."""
+    """Return the fleet repeated so many times: `home`, `home~2`, `home~3`, each with a phase of its own."""
     if not 1 <= times <= SCALE_MAX:
         raise InvalidInput(f"{times} times the jobs", where="scale", cure=f"give 1 to {SCALE_MAX}")
     more = [msgspec.structs.replace(job, id=f"{job.id}~{n}") for n in range(2, times + 1) for job in jobs]
@@ -114,7 +114,7 @@ def scaled(jobs: Sequence[Job], times: int) -> list[Job]:
 
 
 def firings_expected(jobs: Iterable[Job], from_ms: int, until_ms: int) -> int:
-    """About how many due times there will be."""
+    """Return roughly how many due times there will be."""
     count = 0
     for job in jobs:
         match job.schedule if job.enabled else None:
@@ -128,7 +128,7 @@ def firings_expected(jobs: Iterable[Job], from_ms: int, until_ms: int) -> int:
 
 
 def fine_enough_ms(firings: int, for_ms: int) -> int:
-    """A grain that keeps a big simulation short: a few firings share a step once there are very many."""
+    """Return a grain that keeps a big simulation short: a few firings share a step once there are very many."""
     if firings <= FIRINGS_EXACT:
         return 1
     return max(1, min(GRAIN_USUAL_MAX_MS, FIRINGS_PER_GRAIN * for_ms // firings))

@@ -1,7 +1,7 @@
-"""What happened?  Counts by job and by minute, in bounded memory however long it went on; and do the books balance?
+"""Results of a simulation: counts by job and by minute, in bounded memory, and the check that they balance.
 
-Every due time is either fired or skipped for a reason.  The tally counts both where they are written, at the store; how
-many due times there were it asks the schedule itself.  A planner that lost one, or doubled one, is seen here.
+Every due time is either fired or skipped for a reason.  Both are counted where they are written, at the store; the
+number of due times comes from the schedule itself.  A planner that loses or doubles one is detected here.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pollux.store.contract import Settlement
 from pollux.units import MINUTE_MS
 
 SLACK_MS = 1_000
-STEPS = 16  # buckets for each doubling: a quantile is right to 5 %
+STEPS = 16  # buckets for each doubling: a quantile is accurate to 5 %
 
 
 class QuantileSketch:
-    """Numbers (milliseconds), as counts in buckets that grow by a twentieth: any quantile, in a few integers."""
+    """Histogram of milliseconds in buckets that grow by a twentieth: any quantile, in a few integers."""
 
     __slots__ = ("_counts", "count", "max", "sum")
 
@@ -48,7 +48,7 @@ class QuantileSketch:
             self._counts[place] = self._counts.get(place, 0) + count
 
     def at_most(self, share: float) -> int:
-        """The bound below which this share lies."""
+        """Return the bound below which this share lies."""
         wanted, seen = share * self.count, 0
         for place in sorted(self._counts):
             seen += self._counts[place]
@@ -58,7 +58,7 @@ class QuantileSketch:
 
 
 class JobResults:
-    """What one job did."""
+    """Counts of one job."""
 
     __slots__ = (
         *("attempts", "begins_ms", "busy_us", "dead", "failed", "fired", "fired_ever", "first_ms", "job", "late"),
@@ -78,7 +78,7 @@ class JobResults:
         self.first_ms = due_ms if self.first_ms is None else min(self.first_ms, due_ms)
 
     def expect(self, from_ms: int) -> None:
-        """A cron line knows its first due before anything has happened; an interval begins when it is planned."""
+        """Set where its due times begin: those of a cron line are known, an interval begins when it is planned."""
         schedule = self.job.schedule
         if self.job.enabled and isinstance(schedule, Cron):
             self.saw_due(compile_cron(schedule.line, schedule.tz, self.job.id).next_after(from_ms))
@@ -88,7 +88,7 @@ class JobResults:
 
     @property
     def has_begun(self) -> bool:
-        """An interval fires at its start, or within a minute if it came in a crowd."""
+        """Whether an interval has fired: it does at its start, or within a minute if it came with many others."""
         return self.begins_ms is None or (self.first_ms is not None and self.first_ms <= self.begins_ms)
 
     @property
@@ -96,7 +96,7 @@ class JobResults:
         return sum(self.skips.values())
 
     def dues_before(self, next_ms: int) -> int:
-        """How many due times the schedule has from the first one up to the one that comes next."""
+        """Return how many due times the schedule has from the first one up to the next one."""
         schedule, first_ms = self.job.schedule, self.first_ms
         if first_ms is None or first_ms >= next_ms:
             return 0
@@ -119,7 +119,7 @@ class Minute(Struct, frozen=True):
 
 
 class SimulationResults:
-    """The audience of a stage."""
+    """The listener of a simulation that collects its results."""
 
     def __init__(self, jobs: Iterable[Job], from_ms: int, until_ms: int) -> None:
         self.from_ms, self.until_ms = from_ms, until_ms
@@ -133,7 +133,7 @@ class SimulationResults:
         self.retries = 0
         self._trace = hashlib.blake2b(digest_size=16)
 
-    # told by the stage
+    # called by the engine
 
     def begun(self, ctx: Context, now_ms: int, busy: int) -> None:
         run, tally = ctx.run, self.jobs[ctx.run.job_id]
@@ -184,7 +184,7 @@ class SimulationResults:
             tally.dead += isinstance(verdict, Dead)
             self.retries += isinstance(verdict, RetryAt)
 
-    # asked
+    # results
 
     @property
     def trace(self) -> str:
@@ -196,7 +196,7 @@ class SimulationResults:
         return [Minute(self.from_ms + n * MINUTE_MS, *row) for n, row in enumerate(rows)]
 
     def unbalanced(self, next_dues: Iterable[tuple[str, int | None]]) -> list[str]:
-        """Jobs of which fired and skipped together are not what their schedule says; the given dues come next."""
+        """Return jobs whose fired and skipped counts are not what their schedule has before `next_dues`."""
         wrong = []
         for job_id, next_ms in next_dues:
             tally = self.jobs[job_id]
@@ -212,7 +212,7 @@ class SimulationResults:
         return wrong
 
     def _minute(self, at_ms: int) -> int:
-        """The minute's place; what begins after the window (it waited for a seat) counts in the last one."""
+        """Return the index of the minute; runs that begin after the window (no seat before) count in the last one."""
         return min((at_ms - self.from_ms) // MINUTE_MS, len(self._fired) - 1)
 
     def _write(self, what: str, which: str, at_ms: int) -> None:

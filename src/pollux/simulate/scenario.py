@@ -1,8 +1,8 @@
-"""What is played, and how do the stand-ins behave?  The options of a simulation, and how long and how well runs go.
+"""Options of a simulation: the time that is played, the seats, and how long and how well runs go.
 
-A stand-in takes the place of every handler: no code of the user runs.  How long it takes and whether it fails follows
-from the seed, the run and the attempt alone, so that the same run goes the same way whatever happens around it: with
-more seats, in another order, in another process.
+Every handler is simulated: no code of the user runs.  How long an attempt takes and whether it fails follows from the
+seed, the run and the attempt alone, so that the same run goes the same way with more seats, in another order, in
+another process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class HandlerBehaviour(Struct, frozen=True):
             raise InvalidInput(what, where="duration", cure='write it like "200ms" or "200ms..2s"')
 
     def roll(self, seed: int, run: Run) -> tuple[int, bool]:
-        """How many microseconds this attempt takes, and whether it fails."""
+        """Return how many microseconds this attempt takes, and whether it fails."""
         key = f"{seed}:{run.id}:{run.attempt}".encode()
         dice = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big")
         fails = (dice & 0xFFFFFFFF) / 2**32 < self.failing
@@ -50,7 +50,7 @@ class HandlerBehaviour(Struct, frozen=True):
 
 
 def habit_of(duration: str, failing: str) -> HandlerBehaviour:
-    """`200ms` is always so long, `200ms..2s` half and 95 % of the runs; `5%` or `0.05` is the share that fails."""
+    """Parse a behaviour: `200ms` is constant, `200ms..2s` is p50 and p95; `5%` or `0.05` is the share that fails."""
     half, _, most = duration.partition("..")
     p50_ms = duration_ms(half)
     return HandlerBehaviour(p50_ms, duration_ms(most) if most else p50_ms, share_of(failing))
@@ -68,7 +68,7 @@ def share_of(text: str) -> float:
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """Which time is played, on how many seats.  `habits` are by job; who has none behaves as `habit` says."""
+    """Which time is played, on how many seats.  `habits` are by job; others behave as `habit`."""
 
     from_ms: int
     for_ms: int = DAY_MS

@@ -1,16 +1,16 @@
-"""How does an hour pass at once?  Event loops on which time is a number: when all are idle, it goes to the next timer.
+"""Event loops in virtual time: time is a number that advances to the next timer when all are idle.
 
-    something is ready? ─ yes ─▶ run it; time stands still
+    something is ready? ─ yes ─▶ run it; time does not move
             │ no
-    threads at work, or sockets just busy? ─ yes ─▶ wait for them, for real; time stands still
+    threads at work, or sockets just busy? ─ yes ─▶ wait for them, for real; time does not move
             │ no
-    somebody waits for quiet? ─ yes ─▶ tell them; time stands still
+    a caller waits for quiet? ─ yes ─▶ wake it; time does not move
             │ no
-    time goes to the next timer
+    time advances to the next timer
 
-So whatever waits by the loop (`asyncio.sleep`, `asyncio.timeout`, every loop of the engine) waits in virtual time, in
-the order in which it would have happened, and costs no real time.  Time is kept in whole microseconds: a wait for
-30 ms ends exactly 30 ms later, on every machine.
+So everything that waits by the loop (`asyncio.sleep`, `asyncio.timeout`, every loop of the engine) waits in virtual
+time, in the order in which it would have happened, and costs no real time.  Time is kept in whole microseconds: a wait
+for 30 ms ends exactly 30 ms later, on every machine.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from pollux.clock import SystemClock
 from pollux.errors import InvalidInput, PolluxError
 
 SECOND_US = 1_000_000
-POLL_EVERY = 64  # rounds of a busy loop between two looks at its sockets
+POLL_EVERY = 64  # rounds of a busy loop between two polls of its sockets
 IO_QUIET_SECONDS = 0.05  # sockets count as busy until nothing has happened on them for so long
 THREAD_SECONDS_MAX = 5.0  # a thread that works longer is not waited for: time goes on without it
 
 
 class VirtualTime:
-    """Rules the time of one event loop, from `install` to `restore`."""
+    """Control of the time of one event loop, from `install` to `restore`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, is_fresh: bool = False) -> None:
         """`is_fresh`: nothing was scheduled on the loop yet, so that time can begin at zero: the same on every run."""
@@ -47,24 +47,24 @@ class VirtualTime:
         self.loop: Any = loop
         self.jumps = 0
         self.naps: dict[_TimedWait, None] = {}  # of threads that sleep by our clock
-        self.limit_us: int | None = None  # time that would pass it means that somebody waits in vain
+        self.limit_us: int | None = None  # advancing past it means that something waits in vain
         self.is_busy_elsewhere: Callable[[], bool] = _never  # do threads or children of ours work for real?
         self._us = 0 if is_fresh else math.ceil(loop.time()) * SECOND_US
         self._quiet: asyncio.Future[None] | None = None
         self._turns = 0  # timers so far
-        self._calls = 0  # of `run_in_executor` that are under way
+        self._calls = 0  # calls of `run_in_executor` that are under way
         self._selector = _PatientSelector(inner, self)
         self._run_in_executor, self._call_at = loop.run_in_executor, loop.call_at
 
     def install(self) -> None:
-        """From here on the loop's time is ours."""
+        """Take over the loop's time."""
         self.loop.time = self.time
         self.loop._selector = self._selector  # noqa: SLF001  the one seam that asyncio's loops have
         self.loop.run_in_executor = self._count_call
         self.loop.call_at = self._call_at_whole
 
     def restore(self) -> None:
-        """The machine's time again, carried on from here: it never goes back."""
+        """Return to the machine's time, carried on from here: it never goes back."""
         offset = self.time() - time.monotonic()
         self.loop.time = lambda: time.monotonic() + offset
         self.loop._selector = self._selector.inner  # noqa: SLF001
@@ -76,7 +76,7 @@ class VirtualTime:
 
     @property
     def asleep(self) -> int:
-        """How many threads sleep by our clock; one whose flag is set is about to wake."""
+        """Return how many threads sleep by our clock; one whose flag is set is about to wake."""
         return sum(not nap.flag.is_set() for nap in self.naps) if self.naps else 0
 
     def time(self) -> float:
@@ -91,17 +91,17 @@ class VirtualTime:
             self._quiet = None
 
     def tell_quiet(self) -> bool:
-        """All are idle: tell who waits for that; false if nobody does."""
+        """Wake those that wait for quiet, when all are idle; false if there are none."""
         if self._quiet is None or self._quiet.done():
             return False
         self._quiet.set_result(None)
         return True
 
     def pass_idle(self, seconds: float) -> None:
-        """All are idle for so long: let the time pass."""
+        """Let so much time pass, when all are idle."""
         us = max(self._us + 1, round((self._us / SECOND_US + seconds) * SECOND_US))
         if self.limit_us is not None and us > self.limit_us:
-            self.limit_us = None  # said once; whoever cleans up may wait
+            self.limit_us = None  # raised once; clean-up may wait
             raise PolluxError(
                 "somebody waited for so long in virtual time that what they wait for will never come; "
                 "let long times pass with `advance`"
@@ -111,7 +111,7 @@ class VirtualTime:
 
     @property
     def is_held(self) -> bool:
-        """Does something go on for real that time must wait for?"""
+        """Whether real work goes on that time must wait for."""
         return self._calls > 0 or self.is_busy_elsewhere()
 
     def _count_call(self, executor: Any, call: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
@@ -121,9 +121,9 @@ class VirtualTime:
         return future
 
     def _call_at_whole(self, when: float, call: Callable[..., Any], *args: Any, context: Any = None) -> Any:
-        """Timers stand at whole microseconds: what is due at the same time is so to the last bit, and goes by turn.
+        """Round timers to whole microseconds: those due at the same time are equal to the last bit, and run by turn.
 
-        A timer for the future never stands at the present: a callback that sets it again until its moment has come
+        A timer for the future is never rounded to the present: a callback that sets it again until its moment has come
         would otherwise run for ever at one instant.
         """
         self._turns += 1
@@ -132,7 +132,7 @@ class VirtualTime:
             us = self._us + 1
         timer = _Turn(us / SECOND_US, call, args, self.loop, context)
         timer.turn = self._turns
-        heapq.heappush(self.loop._scheduled, timer)  # noqa: SLF001  where asyncio's own would stand
+        heapq.heappush(self.loop._scheduled, timer)  # noqa: SLF001  as asyncio's own `call_at` does
         timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001
         return timer
 
@@ -141,7 +141,7 @@ class VirtualTime:
 
 
 class _Turn(asyncio.TimerHandle):
-    """A timer that knows its turn: asyncio's heap has no order of its own among those of the same time."""
+    """A timer with a sequence number: asyncio's heap has no order among timers of the same time."""
 
     __slots__ = ("turn",)
     turn: int
@@ -152,7 +152,7 @@ class _Turn(asyncio.TimerHandle):
 
 
 class VirtualClock(SystemClock):
-    """The clock of a world on a virtual loop.  The wall clock can be set; monotonic time cannot."""
+    """The clock on a virtual loop.  The wall clock can be set; monotonic time cannot."""
 
     def __init__(self, time: VirtualTime, now_ms: int) -> None:
         self._time = time
@@ -169,17 +169,17 @@ class VirtualClock(SystemClock):
         self._offset_us += ms * 1_000
 
     def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:
-        """A thread that sleeps by our clock holds nobody up: time passes, and wakes it."""
+        """Sleep in a thread by this clock: time passes meanwhile, and wakes it."""
         nap = _TimedWait(self._time, flag)
         self._time.loop.call_soon_threadsafe(nap.begin, seconds)
         flag.wait()
         if nap.is_over:
-            flag.clear()  # it was us who rang; a wish to stop is also written elsewhere
+            flag.clear()  # set by us; a request to stop is also stored elsewhere
         self._time.loop.call_soon_threadsafe(nap.end)
 
 
 class _TimedWait:
-    """One thread that sleeps; it lives on the loop."""
+    """The sleep of one thread; it belongs to the loop."""
 
     def __init__(self, time: VirtualTime, flag: threading.Event) -> None:
         self._time, self.flag = time, flag
@@ -196,7 +196,7 @@ class _TimedWait:
         self.end()
 
     def end(self) -> None:
-        """The thread is awake, by us or by somebody else."""
+        """Forget the sleep: the thread is awake."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -204,7 +204,7 @@ class _TimedWait:
 
 
 class _PatientSelector(selectors.BaseSelector):
-    """Stands between a loop and its selector: where the loop would sleep, time passes instead."""
+    """A selector that lets virtual time pass where the loop would sleep."""
 
     def __init__(self, inner: Any, time: VirtualTime) -> None:
         self.inner, self._time = inner, time
@@ -223,7 +223,7 @@ class _PatientSelector(selectors.BaseSelector):
         if self._time.tell_quiet():
             return []
         if timeout is None:
-            return self._look(None)  # no timer at all: only the world outside can go on
+            return self._look(None)  # no timer at all: only the outside can go on
         self._time.pass_idle(timeout)
         return []
 
@@ -236,7 +236,7 @@ class _PatientSelector(selectors.BaseSelector):
         return found
 
     def _patience(self) -> float:
-        """For how long to wait for the real world before time passes."""
+        """Return for how long to wait for real events before time passes."""
         if self._stirred_at is None and not self._time.is_held:
             self._held_at = None
             return 0.0
@@ -247,7 +247,7 @@ class _PatientSelector(selectors.BaseSelector):
         if self._stirred_at is not None:
             left = max(left, self._stirred_at + IO_QUIET_SECONDS - now)
             if left <= 0:
-                self._stirred_at = None  # quiet, until somebody opens, closes or uses a socket
+                self._stirred_at = None  # quiet, until a socket is opened, closed or used
         return min(left, IO_QUIET_SECONDS)
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:

@@ -1,4 +1,4 @@
-"""What should one worry about?  Sentences about a simulation, each with what to do."""
+"""Warnings about a simulation: one sentence each, with what to do."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pollux.simulate.scenario import Scenario
 from pollux.units import counted, format_moment, format_ms
 
 SAID_MAX = 20
-LATE_MS = 1_000  # later than this at p99 is worth a word
+LATE_MS = 1_000  # a higher p99 is reported
 TIGHT = 0.8  # of the seats, taken on average
 HERD = 10  # times the mean minute
 HERD_MIN = 50
 
 
 class SimulationSummary(Struct, frozen=True):
-    """What a simulation saw, as the warnings need it."""
+    """Figures of a simulation that the warnings need."""
 
     scenario: Scenario
     rows: Sequence[JobResults]

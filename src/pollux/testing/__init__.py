@@ -1,4 +1,4 @@
-"""Shipped for users: stories in virtual time, clocks that stand still, faults on order, the suite for stores.
+"""Test tools for users: stories in virtual time, fake clocks, injected faults, the conformance suite for stores.
 
 `pollux.testing.conformance` needs pytest and is therefore not imported here.
 """

@@ -1,8 +1,8 @@
-"""What if the store misbehaves?  Stores in front of a store that fail, stall and hurry on order.
+"""Fault injection: wrappers of a store that fail, stall and hurry on request.
 
 faulty = FaultyStore(store)
 faulty.fail("settle", StoreBusy("locked"))             # the next settle does nothing and raises
-faulty.lose_answer("advance", times=2)                 # the next two take effect, and nobody is told
+faulty.lose_answer("advance", times=2)                 # the next two take effect, but their answer is lost
 faulty.delay("claim", gate)                            # the next claim begins when the event is set
 """
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class CallFault(Struct):
-    """One thing that goes wrong with one call."""
+    """A fault of one call."""
 
     error: Exception | None = None  # raised instead of the call
     lost: Exception | None = None  # raised after the call took effect
@@ -33,7 +33,7 @@ class CallFault(Struct):
 
 
 class FaultyStore(Wrapped):
-    """Each fault strikes one call of its verb, in the order in which they were ordered; then all is well again."""
+    """Each fault affects one call of its verb, in the order in which they were added; then calls work again."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -42,29 +42,29 @@ class FaultyStore(Wrapped):
         self.struck: list[str] = []
 
     def twin(self) -> Store:
-        """The twin of the store behind: faults are ordered for this handle alone."""
+        """Return a twin of the wrapped store, with faults of its own."""
         return self.store.twin()
 
     def of_version(self, number: int) -> Store:
-        """The handle of the store behind, likewise."""
+        """Return a handle of another version of the wrapped store, with faults of its own."""
         return self.store.of_version(number)
 
     def fail(self, verb: str, error: Exception | None = None, *, times: int = 1) -> None:
-        """The next calls do nothing and raise."""
+        """Make the next calls do nothing and raise."""
         self._order(verb, CallFault(error=error or StoreError(f"{verb} does not work just now")), times)
 
     def lose_answer(self, verb: str, error: Exception | None = None, *, times: int = 1) -> None:
-        """The next calls take effect, but their answer never comes."""
+        """Make the next calls take effect and lose their answer."""
         self._order(
             verb, CallFault(lost=error or StoreTimeout(f"no answer to {verb}; it may have taken effect")), times
         )
 
     def delay(self, verb: str, gate: asyncio.Event, *, times: int = 1) -> None:
-        """The next calls begin only when the event is set."""
+        """Delay the next calls until the event is set."""
         self._order(verb, CallFault(gate=gate), times)
 
     def mend(self) -> None:
-        """Forget the faults that have not struck yet."""
+        """Remove the faults that have not occurred yet."""
         self._faults.clear()
 
     def _order(self, verb: str, fault: CallFault, times: int) -> None:
@@ -94,7 +94,7 @@ class FaultyStore(Wrapped):
 
 
 class NoWaits(Wrapped):
-    """A store that cannot wait: who asks it to is answered at once."""
+    """A store that cannot wait: waits return at once."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -135,7 +135,7 @@ class NoWaits(Wrapped):
 
 
 class HastyWaits(NoWaits):
-    """A store that says that it waits and does not: who trusts it alone would spin."""
+    """A store that claims to wait and does not: a caller that relies on it alone would spin."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)

@@ -1,4 +1,4 @@
-"""How do users test their own jobs?  In a story: their app with their handlers, everything real but the time.
+"""Stories: users' tests of their own jobs, with their app and handlers, everything real but the time.
 
     async with story(app, at="2026-03-01T08:00Z") as tale:
         await tale.advance("1h")
@@ -6,7 +6,7 @@
 
 The app runs as always (planner, workers, retries, timeouts), on a store in memory, on one node, in virtual time: an
 hour takes milliseconds.  While the story lasts, all waits of its event loop are virtual, also `asyncio.sleep` in a
-handler.  Time stands still while something real is at work (a handler in a thread, a request on a socket).
+handler.  Time does not advance while something real is at work (a handler in a thread, a request on a socket).
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ Call = Callable[..., Any]
 
 
 def story(app: Pollux, *, at: str | datetime = AT, seats: int | None = None, seed: int = 1) -> Story:
-    """Tell a story of this app, beginning at that moment; `async with` in async tests, `with` in plain ones."""
+    """Begin a story of this app at that moment; `async with` in async tests, `with` in plain ones."""
     if not isinstance(app, Pollux):
         raise InvalidInput(f"a story is told of a Pollux, not of {type(app).__name__}", cure="pass your app")
     return Story(app, now_ms=moment_ms(at), seats=seats, seed=seed)
 
 
 class Story:
-    """Both doors into a tale."""
+    """Context manager of a story, for async and plain tests."""
 
     def __init__(self, app: Pollux, *, now_ms: int, seats: int | None, seed: int) -> None:
         self._app, self._now_ms, self._seats, self._seed = app, now_ms, seats, seed
@@ -106,7 +106,7 @@ class Story:
 
 
 class StoryApp:
-    """What a test does with the app, and asks about it.  Jobs are named by id or by their function."""
+    """Controls and queries of a story.  Jobs are named by id or by their function."""
 
     def __init__(self, app: Pollux, *, now_ms: int, seats: int | None, seed: int, is_fresh: bool) -> None:
         self.app = app
@@ -114,7 +114,7 @@ class StoryApp:
         self._time.is_busy_elsewhere = self._is_busy_elsewhere
         self.clock = VirtualClock(self._time, now_ms)
         self._memory = StoryLog(self.clock)
-        self.store = StoryStore(self._memory)  # faults are ordered here: `tale.store.fail("settle")`
+        self.store = StoryStore(self._memory)  # faults are injected here: `tale.store.fail("settle")`
         self._cast = StoryHandlers(app._registry)
         self._told_us = self._time.us
         dice = Random(seed)  # noqa: S311  ids and jitter, not secrets
@@ -128,8 +128,6 @@ class StoryApp:
         self._stack.enter_context(home)
         self._time.install()
         self._stack.callback(self._time.restore)
-
-    # time
 
     @property
     def now(self) -> datetime:
@@ -174,14 +172,12 @@ class StoryApp:
         crew = self.app.crew
         return crew is not None and crew.kit.hands.under_way > self._time.asleep
 
-    # the node
-
     async def start(self) -> None:
         """Start the node; the story itself begins with it."""
         await self.app.start()
         crew = self.app.crew
         if crew is not None and isinstance(crew.renewer, Renewer):
-            crew.renewer.rest_max_ms = crew.options.lease_ms / 6  # a look every second is for real clocks
+            crew.renewer.rest_max_ms = crew.options.lease_ms / 6  # once a second is for real clocks
         await self._settle()
 
     async def stop(self) -> None:
@@ -191,7 +187,7 @@ class StoryApp:
         await self._settle()
 
     async def crash(self) -> None:
-        """The node is gone, as by a power cut: its leases and its term run out by themselves."""
+        """End the node as by a power cut: its leases and its term expire by themselves."""
         crew, self.app.crew = self.app.crew, None
         if crew is None:
             raise PolluxError("the node does not run; start it with `await tale.start()`")
@@ -211,21 +207,21 @@ class StoryApp:
         await self.start()
 
     async def end(self) -> None:
-        """Stop everything and give the app its own store and clock back."""
+        """Stop everything and restore the app's own store and clock."""
         self._time.limit_us = None
         try:
             await self.app.close()
         finally:
             self._stack.close()
 
-    # what handlers do
+    # handlers
 
     def fail(self, job: object, error: BaseException, *, times: int = 1) -> None:
-        """The next attempts of this job raise the error; its handler is not called."""
+        """Make the next attempts of this job raise the error; its handler is not called."""
         self._cast.faults[self._job(job).id].extend([error] * times)
 
     def stand_in(self, job: object, function: Call) -> None:
-        """From now on this function is called in place of the job's handler, in the same way."""
+        """Call this function in place of the job's handler from now on, in the same way."""
         known = self._job(job)
         handler = self._cast.get(known.handler)
         if handler is not None and not handler.is_async and iscoroutinefunction(function):
@@ -233,7 +229,7 @@ class StoryApp:
             raise InvalidInput(what, cure="write the stand-in with `def`")
         self._cast.stand_ins[known.id] = Handler(known.handler, function)
 
-    # what people do
+    # operations
 
     async def enqueue(self, job: object, params: Mapping[str, Any] | None = None, **options: Any) -> Run:
         """As `app.enqueue`; a run that is due now has begun when this returns."""
@@ -260,7 +256,7 @@ class StoryApp:
         await self._settle()
         return answer
 
-    # what happened
+    # results
 
     def runs(self, job: object) -> list[Run]:
         """All runs of a job, the oldest first: those that ended and those that are live."""
@@ -310,7 +306,7 @@ class StoryApp:
         return [run for run in self.runs(job) if run.is_finished]
 
     def _runs(self, where: RunFilter) -> list[Run]:
-        """The oldest first, by due time and then by when they came."""
+        """Return the runs, oldest first, by due time and then by order of arrival."""
         runs: list[Run] = []
         after: str | None = None
         while True:
@@ -323,7 +319,7 @@ class StoryApp:
 
 
 class BlockingStoryApp:
-    """The same tale for plain tests: what is awaited in an async test is called here."""
+    """The story for plain tests: what is awaited in an async test is a plain call here."""
 
     def __init__(self, tale: StoryApp, runner: asyncio.Runner) -> None:
         self._tale, self._runner = tale, runner
@@ -340,7 +336,7 @@ class BlockingStoryApp:
 
 
 class StoryLog(MemoryStore):
-    """The memory store; it also remembers dead letters whose place was taken: a recurring job has one at most."""
+    """A memory store that also keeps dead letters that a later one of their recurring job replaced."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(clock)
@@ -356,7 +352,7 @@ class StoryLog(MemoryStore):
 
 
 class StoryStore(FaultyStore):
-    """Faults on order; and no run leaves for a child process, where time is real."""
+    """A store with injected faults that sends no run to a child process, where time is real."""
 
     async def put_jobs(
         self, puts: Any, *, audit: Audit[list[JobAnswer]] | None = None, now_ms: int | None = None
@@ -367,7 +363,7 @@ class StoryStore(FaultyStore):
 
 
 class StoryHandlers(Registry):
-    """The app's handlers, each with an understudy that fails on order or lets a stand-in play."""
+    """The app's handlers, each of which can fail on request or be replaced by a stand-in."""
 
     def __init__(self, real: Registry) -> None:
         super().__init__()
@@ -407,7 +403,7 @@ async def _awaited(value: Any) -> Any:
 
 
 def _options(usual: RuntimeOptions) -> RuntimeOptions:
-    """Nothing is forgotten, nobody lingers, and leases are renewed on the one loop there is."""
+    """Return options that keep all history, do not linger, and renew leases on the one loop there is."""
     return msgspec.structs.replace(
         usual,
         renews_apart=False,

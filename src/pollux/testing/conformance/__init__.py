@@ -1,4 +1,4 @@
-"""Does a store keep the contract?  The suite that every store passes, ours and yours.
+"""Conformance suite that every store passes, ours and yours.
 
     from pollux.testing.conformance import StoreContract
 
@@ -10,15 +10,15 @@
             yield store
             await store.close()
 
-The store of the fixture is open and empty, and opening it again after closing shows what was there.  Each group can be
-taken alone.  It needs pytest and pytest-asyncio (`asyncio_mode = "auto"`).
+The store of the fixture is open and empty, and opening it again after closing shows what was stored.  Each group can be
+used alone.  It needs pytest and pytest-asyncio (`asyncio_mode = "auto"`).
 """
 
 from pkgutil import iter_modules
 
 import pytest
 
-# Before the tests are imported: their plain asserts shall tell what they saw.
+# Before the tests are imported, so that their plain asserts show values.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
 from pollux.testing.conformance.all_versions import AllVersionsContract  # noqa: E402

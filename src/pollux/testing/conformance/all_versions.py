@@ -1,4 +1,4 @@
-"""Does a worker of all versions find what there is in each, fairly and once?"""
+"""Handles of all versions: fair claims and complete reads."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AllVersionsContract(Contract):
     async def test_a_handle_of_all_takes_no_more_than_it_asked_for_and_begins_elsewhere_each_time(
         self, store: Store, t0: int
     ) -> None:
-        """However much stands in one version, the other has its turn."""
+        """However much is in one version, the other has its turn."""
         await given(store, *(a_run(f"a{n}") for n in range(4)))
         await given(another(store), *(a_run(f"b{n}", "other") for n in range(4)))
         handle = store.of_version(ALL_VERSIONS)
@@ -80,7 +80,7 @@ class AllVersionsContract(Contract):
     async def test_the_same_claim_of_all_gives_the_same_runs_again_however_much_else_there_is(
         self, store: Store, t0: int
     ) -> None:
-        """An answer was lost, and fewer seats are free by now: what was leased must not be left behind."""
+        """An answer was lost, and fewer seats are free by now: the leased runs must be returned again."""
         await given(store, *(a_run(f"a{n}") for n in range(4)))
         await given(another(store), *(a_run(f"b{n}", "other") for n in range(4)))
         handle = store.of_version(ALL_VERSIONS)

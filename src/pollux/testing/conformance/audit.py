@@ -1,4 +1,4 @@
-"""Is what was changed on record, and nothing else?  The lines of the audit log that go with a change."""
+"""Audit log: every change has its line, written with the change, and nothing else has one."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from pollux.testing.conformance.builders import (
 )
 from pollux.testing.conformance.contract import Contract
 
-MANY = 600  # runs of one job, more than a store may take at once
+MANY = 600  # runs of one job, more than a store may change at once
 
 
 class AuditRecorder:
-    """Tells of what was done, and remembers what it was asked about last."""
+    """Makes audit lines, and records what it was last called with."""
 
     def __init__(self, action: str) -> None:
         self.line = AuditLine(T0, "anna", action, "this", "and that")
@@ -61,7 +61,7 @@ async def _jobs(store: Store) -> None:
 
 
 Change = Callable[[Store, Any], Awaitable[Any]]
-# What is there before, and the change.
+# Set-up, and the change.
 CHANGES: dict[str, tuple[Callable[[Store], Awaitable[None]], Change]] = {
     "put_jobs": (_jobs, lambda s, audit: s.put_jobs([JobPut(a_job("new"))], audit=audit, now_ms=T0)),
     "delete_jobs": (_jobs, lambda s, audit: s.delete_jobs(["job"], audit=audit, now_ms=T0)),
@@ -192,7 +192,7 @@ class OnRecordContract(Contract):
         assert {run.scheduler_version for run in runs if run is not None} == {7}
 
     async def test_what_only_got_old_goes_without_a_line(self, store: Store, t0: int) -> None:
-        """It names no runs, so there is nothing to tell of: who asks for it is refused, and all stays."""
+        """It names no runs, so it has no audit line: a request for one is refused, and everything stays."""
         await finished(store, a_run("done"))
         old = {"finished_before_ms": t0 + 60_000, "dead_max": 0, "keep_per_job": 0, "log_max": 1}
 
@@ -204,7 +204,7 @@ class OnRecordContract(Contract):
         assert await assert_whole(store) == ()
 
     async def crowd(self, store: Store) -> list[str]:
-        """Many runs of one job; answers their ids, in the order of their coming."""
+        """Enqueue many runs of one job; return their ids in order of arrival."""
         runs = [a_run(f"r{n:03}") for n in range(MANY)]
         await given(store, *runs)
         return ids(runs)

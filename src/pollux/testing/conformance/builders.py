@@ -1,4 +1,4 @@
-"""What do the tests talk about?  Jobs, runs and settlements with everything said that a test does not care about."""
+"""Builders of jobs, runs and settlements with defaults for all that a test does not care about."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class _Named(Protocol):
 
 
 def a_job(id: str = "job", **fields: Any) -> Job:
-    """A job that is polled every minute, unless said otherwise."""
+    """Return a job that is polled every minute, unless `fields` change it."""
     fields.setdefault("handler", "poll")
     fields.setdefault("schedule", Interval(60_000))
     return Job(id=id, **fields)
 
 
 def a_run(id: str = "a", job_id: str = "job", *, due_ms: int = T0, **fields: Any) -> Run:
-    """A ready run, visible when it is due; a gated one is held at the gate."""
+    """Return a ready run, visible when it is due; a gated one is held."""
     fields.setdefault("visible_ms", due_ms)
     fields.setdefault("cause", Cause.ENQUEUED)
     if fields.get("gated"):
@@ -61,7 +61,7 @@ def a_run(id: str = "a", job_id: str = "job", *, due_ms: int = T0, **fields: Any
 
 
 def runs_alike(payloads: Mapping[str, Any], **fields: Any) -> RunsAlike:
-    """Runs by their ids, each with its payload."""
+    """Return runs by their ids, each with its payload."""
     bodies = [None if payload is None else json.encode(payload) for payload in payloads.values()]
     return RunsAlike(a_run("one", **fields), list(payloads), bodies)
 
@@ -75,7 +75,7 @@ def answers(given: Iterable[Any]) -> list[Answer]:
 
 
 def an_outcome(now_ms: int = T0, **fields: Any) -> Outcome:
-    """An attempt that took a tenth of a second."""
+    """Return an attempt of a tenth of a second."""
     fields.setdefault("started_ms", now_ms - 100)
     fields.setdefault("ended_ms", now_ms)
     return Outcome(**fields)
@@ -94,7 +94,7 @@ def renewal(run: Run) -> Renewal:
 
 
 def a_firing(job: Job, due_ms: int, **fields: Any) -> Firing:
-    """The scheduled firing of a job for a due time, one minute before the next."""
+    """Return the scheduled firing of a job for a due time, one minute before the next."""
     fields.setdefault("next_due_ms", due_ms + 60_000)
     fields.setdefault("overlap", Overlap.ALLOW)
     fields.setdefault("revision", job.revision)
@@ -103,7 +103,7 @@ def a_firing(job: Job, due_ms: int, **fields: Any) -> Firing:
 
 
 async def given_jobs(store: Store, *jobs: Job | str) -> list[Job]:
-    """These jobs are there; a bare id stands for an ordinary one."""
+    """Put these jobs; a bare id stands for a default one."""
     wanted = [a_job(job) if isinstance(job, str) else job for job in jobs]
     for answer in await store.put_jobs([JobPut(job) for job in wanted], now_ms=T0):
         assert answer.answer in {Answer.OK, Answer.ALREADY}, answer
@@ -111,7 +111,7 @@ async def given_jobs(store: Store, *jobs: Job | str) -> list[Job]:
 
 
 async def given(store: Store, *runs: Run, now_ms: int = T0) -> None:
-    """These runs wait in the store, and their jobs are there."""
+    """Put the jobs of these runs, and enqueue the runs."""
     stored = await store.get_jobs(sorted({run.job_id for run in runs}))
     missing = {run.job_id for run in runs} - {job.id for job in stored if job is not None}
     await given_jobs(store, *sorted(missing))
@@ -120,7 +120,7 @@ async def given(store: Store, *runs: Run, now_ms: int = T0) -> None:
 
 
 async def claim(store: Store, limit: int = 9, *, now_ms: int = T0, **fields: Any) -> tuple[Run, ...]:
-    """The runs of one claim, with a token of its own."""
+    """Claim with a new token; return the runs."""
     fields.setdefault("token", f"t{next(_tokens)}")
     fields.setdefault("node", "node-1")
     fields.setdefault("lease_ms", LEASE_MS)
@@ -128,7 +128,7 @@ async def claim(store: Store, limit: int = 9, *, now_ms: int = T0, **fields: Any
 
 
 async def leased(store: Store, run: Run | None = None, *, now_ms: int = T0, **fields: Any) -> Run:
-    """One run, enqueued and claimed."""
+    """Enqueue and claim one run."""
     run = run or a_run()
     await given(store, run, now_ms=now_ms)
     if run.state is RunState.HELD:
@@ -141,7 +141,7 @@ async def leased(store: Store, run: Run | None = None, *, now_ms: int = T0, **fi
 async def dead_letter(
     store: Store, run: Run | None = None, *, now_ms: int = T0, error: str = "ValueError: 42", **fields: Any
 ) -> Run:
-    """One run that was given up on."""
+    """Return a run settled as dead."""
     held = await leased(store, run, now_ms=now_ms)
     outcome = a_failure(now_ms, error)
     verdict = Dead("gave up", **fields)
@@ -150,7 +150,7 @@ async def dead_letter(
 
 
 async def finished(store: Store, run: Run | None = None, *, now_ms: int = T0, **outcome: Any) -> Run:
-    """One run that is done."""
+    """Return a run settled as done."""
     held = await leased(store, run, now_ms=now_ms)
     failed = outcome.pop("failed", False)
     ends = settlement(held, Done(failed=failed), outcome=an_outcome(now_ms, **outcome))
@@ -193,18 +193,18 @@ async def release(store: Store, *run_ids: str, now_ms: int = T0) -> None:
 
 
 async def entries(store: Store, kind: type[E]) -> list[E]:
-    """What stands in the feed of that kind, in order."""
+    """Return the feed's entries of that kind, in order."""
     feed = await store.feed(limit=1_000)
     return [item.entry for item in feed.items if isinstance(item.entry, kind)]
 
 
 async def last_ends(store: Store) -> tuple[End, ...]:
-    """The ends of the newest `Ended` entry."""
+    """Return the ends of the newest `Ended` entry."""
     return (await entries(store, Ended))[-1].ends
 
 
 async def forget_feed(store: Store, *, now_ms: int = T0) -> None:
-    """The leader has read everything that happened so far."""
+    """Consume the whole feed as the leader."""
     feed = await store.feed(limit=10_000)
     await advance(store, now_ms=now_ms, consumed=tuple(ids_of(feed.items)))
 

@@ -1,4 +1,4 @@
-"""How is a run called off?"""
+"""Cancelling runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets which run, and in what order?"""
+"""Claims: which runs, in which order, and for how long."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pollux.testing.conformance.contract import Contract
 
 class ClaimContract(Contract):
     async def test_a_claimed_run_stays_invisible_until_its_lease_ends(self, store: Store, t0: int) -> None:
-        """Between claim and lease end nobody else can have the run; afterwards anybody can."""
+        """Between claim and lease end no other claim returns the run; afterwards any may."""
         await given(store, a_run("a", due_ms=t0))
 
         assert ids(await claim(store, lease_ms=30_000, now_ms=t0)) == ["a"]
@@ -147,7 +147,7 @@ class ClaimContract(Contract):
             now += LEASE_MS
 
     async def test_the_same_token_again_gives_the_same_runs_again(self, store: Store, t0: int) -> None:
-        """The answer was lost on the way: asking again must not take more, nor leave the first ones stranded."""
+        """The answer was lost: the repeated call must not lease more, nor leave the first runs stranded."""
         await given(store, a_run("a"), a_run("b"), a_run("c"))
         first = await claim(store, 2, token="tok", now_ms=t0)
 
@@ -208,7 +208,7 @@ class ClaimContract(Contract):
         assert len(set(seen)) == 5, seen
 
     async def test_a_claim_tells_when_a_setting_has_changed(self, store: Store, t0: int) -> None:
-        """As with stops: nodes hear of live settings by the claims that they make anyway."""
+        """As with stops: nodes learn of live settings from the claims that they make anyway."""
 
         async def revision() -> int:
             return (await store.claim(node="n", token="t", limit=1, lease_ms=1, now_ms=t0)).stops_revision

@@ -1,4 +1,4 @@
-"""What if everybody comes at once?"""
+"""Concurrent calls."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ConcurrencyContract(Contract):
             assert run is None or run.state is RunState.CANCELLED
 
     async def test_a_caller_that_gives_up_leaves_the_store_whole(self, store: Store, t0: int) -> None:
-        """A cancelled call either took effect or did not; afterwards the same call settles it."""
+        """A cancelled call either took effect or did not; the same call again leads to one result."""
         await given_jobs(store, "job")
         for n in range(20):
             call = asyncio.ensure_future(store.enqueue([a_run(f"r{n}", gated=True)], now_ms=t0))
@@ -129,7 +129,7 @@ class ConcurrencyContract(Contract):
         assert (await store.counts()).held == 20
 
     async def test_one_lease_two_workers_one_end(self, store: Store, t0: int) -> None:
-        """The worker that stalled and the one that took over both settle; one end is recorded."""
+        """The stalled worker and the one that has the run now both settle; one end is recorded."""
         old = await leased(store)
         [new] = await claim(store, now_ms=t0 + LEASE_MS)
 

@@ -1,4 +1,4 @@
-"""What do all groups of the suite share?  A `store` fixture that the subclass brings, and when all begins."""
+"""Base of all groups: the `store` fixture that a subclass provides, and the start time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pollux.testing.conformance.builders import T0
 
 
 class Contract:
-    """Subclass it with a fixture `store` that gives an opened, empty store and closes it afterwards."""
+    """Subclass it with a fixture `store` that yields an opened, empty store and closes it afterwards."""
 
     @pytest.fixture
     def t0(self) -> int:

@@ -1,4 +1,4 @@
-"""What is remembered of a child that died, and how does a suspect wait for its turn?"""
+"""Crashes of child processes: their count on the run, and the delay of suspects."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class CrashContract(Contract):
         assert (again.crashes, again.lease_losses) == (1, 1)
 
     async def test_a_run_may_be_handed_back_until_a_time(self, store: Store, t0: int) -> None:
-        """Uncharged, and nobody has to look at it before."""
+        """Uncharged, and not claimable before."""
         run = await leased(store)
 
         await store.settle([settlement(run, Back(t0 + 500))], now_ms=t0)

@@ -1,4 +1,4 @@
-"""What is kept of a run that was given up on, and how does it come back?"""
+"""Dead letters: what is kept of them, and how they are revived."""
 
 from __future__ import annotations
 

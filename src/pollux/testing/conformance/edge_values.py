@@ -1,4 +1,4 @@
-"""Does what is odd come back as it went in?  And what is too much, is it refused whole?"""
+"""Edge values: unusual ones are returned unchanged, too large ones are refused as a whole."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class OddDataContract(Contract):
         assert ids(await claim(store, now_ms=t0)) == ["old"]
 
     async def test_what_json_makes_of_a_value_is_what_is_kept(self, store: Store, t0: int) -> None:
-        """A tuple comes back as a list on every store, and the same put again is no change."""
+        """A tuple is returned as a list by every store, and the same put again is no change."""
         job = a_job("job", params={"pair": (1, 2)})
         await given_jobs(store, job)
 
@@ -216,7 +216,7 @@ class LimitsContract(Contract):
     async def test_an_outcome_of_another_kind_is_refused_and_no_lease_of_its_batch_falls(
         self, store: Store, t0: int
     ) -> None:
-        """It could be written, but not read again: neither the run nor what the leader is told of its end."""
+        """It could be written but not decoded: neither the run nor its entry in the feed."""
         await given(store, a_run("a"), a_run("b"))
         a, b = await claim(store, now_ms=t0)
         odd: list[tuple[str, Any]] = [

@@ -1,4 +1,4 @@
-"""Which runs are accepted, and which are known already?"""
+"""Enqueueing: which runs are accepted, and which are already stored."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class EnqueueContract(Contract):
         ]
 
     async def test_a_full_line_still_knows_what_it_has(self, store: Store, t0: int) -> None:
-        """A repeated call must not be told `full` of what it brought in itself."""
+        """A repeated call must not be answered `full` because of its own runs."""
         await given(store, a_run("a"), a_run("b"))
 
         assert answers(await store.enqueue([a_run("a"), a_run("b")], ready_max=2, now_ms=t0)) == [Answer.ALREADY] * 2

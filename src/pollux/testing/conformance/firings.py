@@ -1,4 +1,4 @@
-"""Is every due time fired once, and only once?"""
+"""Firings: every due time is fired once, and only once."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class FiringContract(Contract):
         assert (await the_job(store)).last_due_ms == t0
 
     async def test_two_leaders_fire_a_due_once(self, store: Store, t0: int) -> None:
-        """The key in the store guards it, not the leadership."""
+        """The key in the store prevents it, not the leadership."""
         [job] = await given_jobs(store, "job")
         one = await store.elect("one", ttl_ms=1_000, now_ms=t0)
         await store.advance(one.number, Plan(firings=(a_firing(job, t0),)), now_ms=t0)

@@ -1,4 +1,4 @@
-"""What becomes of a run that was not finished: tried again, handed back, or held?"""
+"""Unfinished runs: retried, handed back, or held."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from pollux.testing.conformance.contract import Contract
 
 
 class TriedContract(Contract):
-    """What became of the attempts before the last one?"""
+    """What is kept of earlier attempts."""
 
     async def test_the_errors_of_earlier_attempts_are_kept(self, store: Store, t0: int) -> None:
         await given(store, a_run())
@@ -267,7 +267,7 @@ class HandBackContract(Contract):
         assert ids(await claim(store, now_ms=t0)) == [run.id]
 
     async def test_a_late_hand_back_is_refused_once_somebody_else_has_the_run(self, store: Store, t0: int) -> None:
-        """Whoever slept past its lease and gives the run back must not take it from its new owner."""
+        """A node that was suspended past its lease must not take the run from its new owner."""
         old = await leased(store)
         [new] = await claim(store, now_ms=t0 + LEASE_MS)
         before = await store.counts()

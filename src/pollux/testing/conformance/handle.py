@@ -1,4 +1,4 @@
-"""What is a handle on a store good for, and from when to when?"""
+"""Store handles: opening, closing, twins."""
 
 from __future__ import annotations
 

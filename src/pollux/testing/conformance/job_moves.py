@@ -1,4 +1,4 @@
-"""Does a job that goes to another version lose or double nothing, and how does a version end?"""
+"""Moves of jobs between versions, which lose and double nothing, and the end of a version."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from pollux.testing.conformance.waits import soon
 
 
 class MoveJobsContract(Contract):
-    """A job goes to another version, with everything."""
+    """A job moves to another version, with everything."""
 
     async def test_a_moved_job_keeps_its_due_times_and_its_memory(self, store: Store, t0: int) -> None:
         [job] = await given_jobs(store, a_job(params={"x": [1]}, schedule=Interval(7_000)))
@@ -84,7 +84,7 @@ class MoveJobsContract(Contract):
         assert await due_ids(another(store)) == ["job"]
 
     async def test_a_job_that_was_just_looked_at_is_due_in_its_new_version_alone(self, store: Store, t0: int) -> None:
-        """Beside another one that is due in the same moment, and stays."""
+        """With another one that is due at the same moment, and stays."""
         for job in await given_jobs(store, "goes", "stays"):
             await advance(store, updates=(JobUpdate(job.id, job.revision, t0, a_memory()),))
         assert await due_ids(store) == ["goes", "stays"]
@@ -226,7 +226,7 @@ class MoveJobsContract(Contract):
         assert (await another(store).counts()).held == 1
 
     async def test_ends_that_nobody_read_go_along(self, store: Store, t0: int) -> None:
-        """What the job learnt from its last runs is not lost between two leaders."""
+        """What the job learns from its last runs is not lost between two leaders."""
         await finished(store, a_run("a"))
         await finished(store, a_run("b", "other"))
         await finished(store, a_run("c"))
@@ -293,7 +293,7 @@ class MoveJobsContract(Contract):
     async def test_what_is_leased_of_a_deleted_job_comes_along_with_the_one_in_its_place(
         self, store: Store, t0: int
     ) -> None:
-        """Or the leader there, whose firing waits behind it, would not hear of its end."""
+        """Or the leader there, whose firing waits for it, would not learn of its end."""
         run, there = await leased(store), another(store)
         await store.delete_jobs(["job"], now_ms=t0)
         await given_jobs(there, "job")
@@ -357,7 +357,7 @@ class MoveJobsContract(Contract):
         assert await due_ids(another(store)) == ["job"]
 
     async def test_moves_back_and_forth_while_others_claim_double_and_lose_nothing(self, store: Store) -> None:
-        """Two workers drain both versions while the jobs go to and fro."""
+        """Two workers drain both versions while the jobs move back and forth."""
         job_ids = [f"j{n}" for n in range(4)]
         runs = [a_run(f"r{n}", job_ids[n % 4]) for n in range(60)]
         await given(store, *runs)
@@ -390,7 +390,7 @@ class MoveJobsContract(Contract):
 
 
 class DropVersionContract(Contract):
-    """Which versions there are, and how one ends."""
+    """The list of versions, and the end of one."""
 
     async def test_a_version_is_there_once_it_has_a_job_a_node_or_a_leader(self, store: Store, t0: int) -> None:
         assert [version.number for version in await store.versions(now_ms=t0)] == []
@@ -425,7 +425,7 @@ class DropVersionContract(Contract):
 
     @pytest.mark.parametrize("state", ["leased", "cancelled"])
     async def test_a_version_with_a_live_run_cannot_be_dropped(self, store: Store, t0: int, state: str) -> None:
-        """Its job was deleted, the run is still at work."""
+        """Its job was deleted, the run is still leased."""
         run = await leased(another(store), a_run("a", "other"))
         await store.delete_jobs(["other"], now_ms=t0)
 
@@ -473,7 +473,7 @@ class DropVersionContract(Contract):
         assert await store.drop_version(OTHER, now_ms=t0) is Answer.LOST
 
     async def test_terms_rise_over_a_dropped_version(self, store: Store, t0: int) -> None:
-        """A leader of before is still fenced if the version comes again."""
+        """An earlier leader is still fenced if the version is created again."""
         first = await another(store).elect("old", ttl_ms=10, now_ms=t0)
         assert await store.drop_version(OTHER, now_ms=t0 + 10) is Answer.OK
 

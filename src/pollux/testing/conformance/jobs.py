@@ -1,4 +1,4 @@
-"""What is a job's revision, who owns it, and what goes with it?"""
+"""Jobs: their revision, their source, and what is deleted with them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class JobsContract(Contract):
         assert await store.counts() == before
 
     async def test_a_put_over_a_revision_sent_twice_is_already_there(self, store: Store, t0: int) -> None:
-        """After a lost answer the same put must not be told that its own revision stands against it."""
+        """After a lost answer the same put must not conflict with its own revision."""
         await given_jobs(store, "job")
         put = JobPut(a_job("job", priority=1), revision=1)
         await store.put_jobs([put], now_ms=t0)

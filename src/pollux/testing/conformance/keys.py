@@ -1,4 +1,4 @@
-"""May two runs with one key live at the same time?  Never."""
+"""Unique keys: never two live runs with one key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pollux.testing.conformance.contract import Contract
 
 
 async def taken_by(store: Store, key: str = "k") -> str:
-    """Who holds the key?  Asked by trying to take it."""
+    """Return the run that holds the key, found by trying to take it."""
     [answer] = await store.enqueue([a_run("probe", "job", key=key, gated=True)])
     if answer.answer is Answer.CONFLICT:
         return answer.detail

@@ -1,4 +1,4 @@
-"""Does no end leave the feed before its job has learnt it, and does none come again afterwards?"""
+"""Learning from ends: none leaves the feed before its job has learnt it, and none is learnt twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MINUTE = 60_000
 
 
 async def ended_together(store: Store, *job_ids: str, now_ms: int) -> FeedItem:
-    """One run of each job ends, all of them in one entry, which alone is in the feed."""
+    """End one run of each job, all in one entry, which alone is in the feed."""
     await given(store, *[a_run(f"run-{job_id}", job_id) for job_id in job_ids])
     runs = await claim(store, limit=len(job_ids), now_ms=now_ms)
     await forget_feed(store)
@@ -49,7 +49,7 @@ def mark(item: FeedItem) -> tuple[int, int]:
 
 
 async def learnt(store: Store, job_id: str, *items: FeedItem, **fields: int) -> JobUpdate:
-    """What a leader writes that has just read the job, and these entries."""
+    """Return the write of a leader that has just read the job, and these entries."""
     job = await the_job(store, job_id)
     memory = a_memory(job.memory.ended + len(items), learnt=tuple(map(mark, items)))
     return JobUpdate(job_id, fields.pop("revision", job.revision), job.next_due_ms, memory)
@@ -72,7 +72,7 @@ class LearntContract(Contract):
     async def test_an_entry_stays_as_long_as_a_job_that_was_to_learn_from_it_is_stale(
         self, store: Store, t0: int, beside: str
     ) -> None:
-        """Or its end would be lost with a leader that dies before it has learnt it with the next plan."""
+        """Or its end would be lost with a leader that dies before the next plan."""
         await given_jobs(store, "fires")
         item = await ended_together(store, "a", "b", now_ms=t0)
         updates = (await learnt(store, "a", item), await learnt(store, "b", item))
@@ -137,7 +137,7 @@ class LearntContract(Contract):
     async def test_a_firing_does_not_wait_for_an_entry_that_stays_because_another_job_is_stale(
         self, store: Store, t0: int, overlap: Overlap
     ) -> None:
-        """The plan has read it: what its own job had to learn it has learnt."""
+        """The plan has read it: its own job has learnt all it had to."""
         item = await ended_together(store, "a", "b", now_ms=t0)
         stale = await learnt(store, "b", item, revision=99)
 
@@ -175,7 +175,7 @@ class LearntContract(Contract):
     async def test_ends_in_an_entry_that_only_bears_the_number_of_a_learnt_one_go_along(
         self, store: Store, t0: int
     ) -> None:
-        """Numbers begin anew in another version, and where a store was restored."""
+        """Numbers begin again in another version, and where a store was restored."""
         item = await ended_together(store, "job", now_ms=t0)
         job = await the_job(store)
         elsewhere = a_memory(learnt=((item.id, t0 - MINUTE), (item.id + 1, t0)))

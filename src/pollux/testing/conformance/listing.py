@@ -1,4 +1,4 @@
-"""What is there?  Lists by page, and counts."""
+"""Listings by page, and counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pollux.testing.conformance.contract import Contract
 
 
 async def all_runs(store: Store, where: RunFilter | None = None, *, limit: int = 100) -> list[Run]:
-    """Every page, one after the other."""
+    """Return every page, one after the other."""
     runs: list[Run] = []
     after = None
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""What becomes of a run whose worker vanished?"""
+"""Lost leases: runs whose worker died."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class LostLeaseContract(Contract):
         assert (end.state, end.ran, end.failed) == (RunState.DEAD, False, True)
 
     async def test_a_settlement_after_the_lease_was_taken_back_is_lost(self, store: Store, t0: int) -> None:
-        """Taken back and not yet delivered again: the token is gone all the same."""
+        """Taken back and not yet delivered again: the token is invalid all the same."""
         run = await leased(store, a_run("a", priority=3))
         await given(store, a_run("b", priority=1, due_ms=t0))
         assert ids(await claim(store, 1, now_ms=t0 + LEASE_MS)) == ["b"]
@@ -122,14 +122,14 @@ class LostLeaseContract(Contract):
         assert ids(await claim(store, now_ms=t0 + LEASE_MS)) == ["a"]
 
     async def test_a_lost_run_stands_behind_what_waited_longer(self, store: Store, t0: int) -> None:
-        """Its place in the line counts from the end of the lease: who kills workers must not always be first."""
+        """It is ordered by the end of its lease: a run that kills workers must not always be first."""
         await leased(store, a_run("a", due_ms=t0))
         await given(store, a_run("b", due_ms=t0 + 1_000))
 
         assert ids(await claim(store, now_ms=t0 + LEASE_MS)) == ["b", "a"]
 
     async def test_a_lease_is_cut_to_its_length_when_the_clock_came_back(self, store: Store, t0: int) -> None:
-        """Given for 30 s an hour ahead: it ends 30 s after the clock is right, not in an hour."""
+        """Leased for 30 s while the clock was an hour ahead: it ends 30 s after the correction, not in an hour."""
         ahead = t0 + 3_600_000
         run = await leased(store, a_run("a"), now_ms=ahead)
 

@@ -1,4 +1,4 @@
-"""What else must all nodes know, and who wrote it last?"""
+"""Notes: small values that all nodes share, with revisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which live runs of a job overlap a new one?  Its firings, and what somebody asked for as soon as it could start."""
+"""Overlap: live runs of a job that bar a new one: its firings, and requested runs once they could start."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def fire(store: Store, now_ms: int, overlap: Overlap) -> Answer:
 
 
 async def retrying(store: Store, cause: Cause, t0: int) -> Run:
-    """A run that failed and is to be tried again in a minute; its end is read."""
+    """Return a failed run that is to be retried in a minute; its end is consumed."""
     held = await leased(store, replace(a_run("tried"), cause=cause))
     run = await retried(store, held, t0 + MINUTE, now_ms=t0)
     await forget_feed(store)
@@ -89,7 +89,7 @@ class OverlappingContract(Contract):
         await leased(store, replace(a_run("ahead", due_ms=t0 + HOUR), cause=cause), now_ms=t0 + HOUR)
 
         assert await fire(store, t0, Overlap.SKIP) is Answer.OVERLAPPED
-        await claim(store, now_ms=t0 + 1)  # it takes note of the new time
+        await claim(store, now_ms=t0 + 1)  # the store sees the new time
         assert await fire(store, t0 + MINUTE, Overlap.SKIP) is Answer.OVERLAPPED
 
     async def test_a_firing_of_before_the_clock_came_back_overlaps(self, store: Store, t0: int) -> None:

@@ -1,4 +1,4 @@
-"""Is a plan written whole, and only what it says?"""
+"""Plans: written as a whole, and nothing else."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class PlanContract(Contract):
         assert await claim(store, now_ms=t0) == ()
 
     async def test_a_waiting_run_becomes_visible_earlier(self, store: Store, t0: int) -> None:
-        """Held or ready: it waits for the new time, keeps its place and everything else, and is claimed then."""
+        """Held or ready: it waits for the new time, keeps its order and everything else, and is claimed then."""
         await given(store, a_run("ready", due_ms=t0 + DAY), a_run("held", gated=True, due_ms=t0 + DAY))
         before = [await the_run(store, run_id) for run_id in ("ready", "held")]
         sooner = (Earlier("ready", t0 + 1_000), Earlier("held", t0 + 2_000))

@@ -1,4 +1,4 @@
-"""What may go, and what stays whatever is asked?"""
+"""Pruning: what is deleted, and what stays in any case."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class PruneContract(Contract):
         assert await store.prune(Pruning(keep_per_job=1)) == 2
 
     async def test_those_that_failed_are_counted_by_themselves(self, store: Store, t0: int) -> None:
-        """What goes well again and again does not push out what went wrong."""
+        """Repeated successes do not push out failures."""
         for n in range(3):
             await finished(store, a_run(f"bad{n}"), failed=True, now_ms=t0 + n)
         for n in range(5):
@@ -157,7 +157,7 @@ class PruneContract(Contract):
         assert [answer.answer for answer in await store.revive([run.id], now_ms=t0)] == [Answer.OK]
 
     async def test_a_once_job_whose_run_was_cancelled_while_it_waited_goes(self, store: Store, t0: int) -> None:
-        """No outcome taught the leader that it ended: it ended when it was due."""
+        """It has no outcome to learn from: it ended when it was due."""
         [job] = await given_jobs(store, a_job("once", schedule=Once(t0)))
         await advance(store, now_ms=t0, firings=(a_firing(job, t0, next_due_ms=None),))
         assert await store.prune(Pruning(once_before_ms=t0 + 1)) == 0, "it still waits"

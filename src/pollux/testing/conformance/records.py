@@ -1,4 +1,4 @@
-"""What does the leader read, what is on record, and how does a store move house?"""
+"""Feed, history and dumps: what the leader reads, what is recorded, and how a store is copied."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ async def whole_dump(store: Store, *, limit: int = 1_000) -> list[tuple[str, Any
 
 
 async def emptied(store: Store) -> None:
-    """Everything that the test made goes, so that the dump comes back into an empty house."""
+    """Delete all that the test made, so that the dump is restored into an empty store."""
     for page in [await store.list_jobs(limit=1_000)]:
         await store.delete_jobs(ids(page.jobs))
     await store.prune(Pruning(finished_before_ms=10**15))

@@ -1,4 +1,4 @@
-"""How long does a lease last?"""
+"""Renewal of leases."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RenewContract(Contract):
         assert (await the_run(store, run.id)).state is RunState.DONE
 
     async def test_the_token_decides_and_not_the_clock(self, store: Store, t0: int) -> None:
-        """A lease that ran out but was taken by nobody is still its owner's to renew."""
+        """An expired lease that was not taken back can still be renewed by its owner."""
         run = await leased(store)
 
         assert await store.renew([renewal(run)], lease_ms=10_000, now_ms=t0 + LEASE_MS + 5_000) == [Renewed(Answer.OK)]
@@ -133,7 +133,7 @@ class ProgressContract(Contract):
         assert (await the_run(store, run.id)).progress == "x" * PROGRESS_CHARS_MAX
 
     async def test_the_progress_stays_after_the_end(self, store: Store, t0: int) -> None:
-        """The last words of a run that failed tell where."""
+        """The last progress of a failed run shows how far it was."""
         for name, verdict in (("a", Done()), ("b", Dead("x"))):
             run = await leased(store, a_run(name))
             await store.renew([Renewal(run.id, run.token, "page 3")], lease_ms=LEASE_MS, now_ms=t0)

@@ -1,4 +1,4 @@
-"""What becomes true when an attempt ends?"""
+"""Settling attempts."""
 
 from __future__ import annotations
 

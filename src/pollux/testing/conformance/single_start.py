@@ -1,4 +1,4 @@
-"""A firing begins alone: what it waits for, and what it may not touch, where others asked for runs of its job, too."""
+"""Firings that begin alone: what they wait for, and what they may not change, with requested runs of the same job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ASKED_FOR = [Cause.ENQUEUED, Cause.FORCED]
 
 
 def scheduled(id: str = "first", **fields: object) -> Run:
-    """A run of the job's own schedule."""
+    """Return a run of the job's own schedule."""
     return replace(a_run(id), cause=Cause.SCHEDULE, **fields)
 
 
@@ -54,14 +54,14 @@ async def fire(store: Store, t0: int, overlap: Overlap, **fields: object) -> tup
 
 
 async def waiting(store: Store, t0: int, overlap: Overlap = Overlap.QUEUE) -> str:
-    """A firing that waits behind what is live."""
+    """Fire a run that waits for what is live."""
     firing, answer = await fire(store, t0, overlap)
     assert answer is Answer.WAITS
     return firing.run.id
 
 
 async def begin(store: Store, t0: int, *run_ids: str, **parts: tuple[int, ...]) -> Advanced:
-    """Let them begin, if they are alone."""
+    """Release the runs that are alone."""
     return await advance(store, now_ms=t0, releases=tuple(Release(run_id, alone=True) for run_id in run_ids), **parts)
 
 
@@ -83,7 +83,7 @@ BEHIND = (RunState.HELD, PREVIOUS_RUN)
 
 
 class AskedForContract(Contract):
-    """Firings of a job of which somebody asked for runs."""
+    """Firings of a job that also has requested runs."""
 
     @pytest.mark.parametrize("overlap", WAITING)
     async def test_a_firing_waits_behind_several_live_runs_as_behind_one(
@@ -308,7 +308,7 @@ class AloneContract(Contract):
         assert await states(store, "ready") == [(RunState.READY, "")]
 
     async def test_a_run_waits_for_an_end_that_the_plan_has_not_read(self, store: Store, t0: int) -> None:
-        """What the run before it taught is not written yet, and whoever gets this one gets that with it."""
+        """What the run before it taught is not written yet, and a claim of this one returns that with it."""
         first = await leased(store, scheduled())
         second = await waiting(store, t0)
         await forget_feed(store)
@@ -369,7 +369,7 @@ class AloneContract(Contract):
     async def test_a_dead_letter_that_is_revived_waits_for_nobody_and_is_waited_for(
         self, store: Store, t0: int
     ) -> None:
-        """Somebody asked for it, as for any run that is asked for."""
+        """It was requested, as any requested run."""
         await dead_letter(store, scheduled())
         await forget_feed(store)
         second, answer = await fire(store, t0, Overlap.QUEUE)

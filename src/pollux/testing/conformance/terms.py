@@ -1,4 +1,4 @@
-"""Who leads, and who is there?"""
+"""Terms of the leader, and nodes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class TermContract(Contract):
         assert (await store.advance(term.number, Plan(), now_ms=t0)).answer is Answer.FENCED
 
     async def test_a_term_is_cut_to_its_length_when_the_clock_came_back(self, store: Store, t0: int) -> None:
-        """A leader that died an hour ahead is replaced within its time, not in an hour."""
+        """A leader that died while its clock was an hour ahead is replaced within its ttl, not in an hour."""
         dead = await store.elect("dead", ttl_ms=15_000, now_ms=t0 + 3_600_000)
 
         assert (await store.elect("next", ttl_ms=15_000, now_ms=t0)).holder == "dead"

@@ -1,4 +1,4 @@
-"""Does a firing wait until the leader has read how the run before it ended?"""
+"""Unread ends: a firing waits until the leader has read how the run before it ended."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class UnreadContract(Contract):
         assert (job.last_due_ms, job.next_due_ms) == (t0 + MINUTE, t0 + 2 * MINUTE)
 
     async def test_a_firing_is_made_by_a_plan_that_has_read_the_end_and_leaves_it(self, store: Store, t0: int) -> None:
-        """The entry stays because of other things that it asks for."""
+        """The entry stays because of other jobs."""
         await finished(store)
         known = await unread_ids(store)
         firing = next_of(await the_job(store), t0)
@@ -161,7 +161,7 @@ class UnreadContract(Contract):
         assert (await fire(store, next_of(await the_job(store), t0))).firings == (Answer.UNREAD,)
 
     async def test_a_firing_that_is_tried_again_is_live_and_overlaps(self, store: Store, t0: int) -> None:
-        """What its attempt taught is not read either, but this due time will not need it."""
+        """What its attempt taught is not read either, but this due time does not need it."""
         run = await leased(store, a_run(cause=Cause.SCHEDULE))
         await store.settle([settlement(run, RetryAt(t0 + 9 * MINUTE), outcome=a_failure(t0))], now_ms=t0)
         job = await the_job(store)
@@ -219,7 +219,7 @@ class UnreadContract(Contract):
         assert (await fire(there, firing, consumed=await unread_ids(there))).firings == (Answer.OK,)
 
     async def test_what_is_unread_in_another_version_is_waited_for_there_alone(self, store: Store, t0: int) -> None:
-        """Its leader may be far behind; the job has left, and what it had not read went along."""
+        """Its leader may be far behind; the job has moved, with what had not been read."""
         await finished(store)
         await moved(store, "job")
         there = another(store)

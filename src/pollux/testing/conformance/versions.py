@@ -1,4 +1,4 @@
-"""Are the versions on one store apart?  What is whose, and what is shared."""
+"""Versions on one store: what is separate, and what is shared."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ OTHER = SCHEDULER_VERSION + 1
 
 
 def another(store: Store) -> Store:
-    """A handle of the version beside the one under test."""
+    """Return a handle of the next version."""
     return store.of_version(OTHER)
 
 
@@ -74,13 +74,13 @@ async def moved(store: Store, *job_ids: str, to: int = OTHER, now_ms: int = T0) 
 
 
 async def fired(store: Store, job_id: str = "job", due_ms: int = T0, **fields: object) -> Answer:
-    """A firing of the job as the leader of this handle's version plans it."""
+    """Fire a due time as the leader of this handle's version."""
     firing = a_firing(await the_job(store, job_id), due_ms, **fields)
     return (await advance(store, firings=(firing,))).firings[0]
 
 
 class PartitionContract(Contract):
-    """Two versions on one store: what is whose."""
+    """Two versions on one store: what belongs to which."""
 
     async def test_a_handle_serves_the_usual_version_unless_told_otherwise(self, store: Store) -> None:
         assert store.scheduler_version == SCHEDULER_VERSION
@@ -110,7 +110,7 @@ class PartitionContract(Contract):
         assert [job.revision for job in (here, there)] == [1, 1]
 
     async def test_a_put_takes_no_job_from_another_version(self, store: Store) -> None:
-        """Neither a changed definition nor the very same; and it says where the job is and how it is moved."""
+        """Neither with a changed definition nor with the same; the error names the job's version and how to move it."""
         await given_jobs(another(store), "job")
 
         for job in (a_job(), a_job(priority=1)):
@@ -264,7 +264,7 @@ class PartitionContract(Contract):
         assert ids(await claim(another(store), now_ms=later_ms)) == ["there"]
 
     async def test_what_is_lost_in_one_version_is_no_reason_to_look_in_another(self, store: Store, t0: int) -> None:
-        """The time to look again is that of the own lines and leases."""
+        """The time of the next check is that of the version's own runs and leases."""
         await leased(another(store), a_run("there", "other"))
         await given(another(store), a_run("later", "other", due_ms=t0 + 5))
 

@@ -1,4 +1,4 @@
-"""How long does a call wait, and what ends it?  The store's own clock counts here; limits are generous."""
+"""Waits: how long a call waits, and what ends it.  By the store's own clock; limits are generous."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pollux.testing.conformance.contract import Contract
 T = TypeVar("T")
 OTHER = 3
 LONG_MS = 60_000
-SOON_S = 20.0  # far below LONG_MS: whoever waits it out is found
-PAUSES_S = (0.1, 1.0, 5.0)  # until those who were started wait; a busy machine has a few tries, each with more time
+SOON_S = 20.0  # far below LONG_MS: a wait that runs to its end is detected
+PAUSES_S = (0.1, 1.0, 5.0)  # for started calls to begin waiting; a busy machine has a few tries, each with more time
 
 
 async def soon(call: Awaitable[T]) -> T:
@@ -28,7 +28,7 @@ async def soon(call: Awaitable[T]) -> T:
 
 
 async def one_of_them(does: Callable[[float], Awaitable[bool]]) -> bool:
-    """Does it, when those who were started have had so much time to begin to wait?"""
+    """Whether one try succeeds; each gives started calls more time to begin waiting."""
     for pause_s in PAUSES_S:
         if await does(pause_s):
             return True
@@ -36,7 +36,7 @@ async def one_of_them(does: Callable[[float], Awaitable[bool]]) -> bool:
 
 
 async def end_soon(*waits: asyncio.Future[Any]) -> bool:
-    """Do all of them?  Whoever does not is told to."""
+    """Whether all end; those that do not are cancelled."""
     _, late = await asyncio.wait(waits, timeout=SOON_S)
     for each in late:
         each.cancel()
@@ -51,7 +51,7 @@ def waiting(store: Store, wait_ms: int = LONG_MS, token: str = "t", node: str = 
 
 
 async def dropped(store: Store) -> Store:
-    """A handle of a version that was there, and was dropped."""
+    """Return a handle of a version that was dropped."""
     there = store.of_version(OTHER)
     await given_jobs(there, "old")
     await store.delete_jobs(["old"])
@@ -161,7 +161,7 @@ class WaitContract(Contract):
         assert await one_of_them(wakes_all)
 
     async def test_waking_reaches_a_twin_in_another_thread(self, store: Store) -> None:
-        """Rung again and again: a bell may be lost, but not for ever."""
+        """Woken again and again: a signal may be lost, but not for ever."""
         twin = store.twin()
 
         async def wait_there() -> Claimed:
@@ -194,7 +194,7 @@ class WaitContract(Contract):
         assert await one_of_them(rings)
 
     async def test_waking_ends_every_wait_in_a_version_that_was_dropped(self, store: Store) -> None:
-        """Its workers wait on until somebody tells them to go, or its jobs come again."""
+        """Its workers wait on until they are told to stop, or its jobs come again."""
         there = await dropped(store)
 
         async def wakes_all(pause_s: float) -> bool:
@@ -207,7 +207,7 @@ class WaitContract(Contract):
         assert await one_of_them(wakes_all)
 
     async def test_a_request_to_stop_rings_an_owner_whose_version_was_dropped(self, store: Store) -> None:
-        """Its jobs were moved with the runs that it holds; it still waits where they were."""
+        """Its jobs were moved with their leased runs; the owner still waits in the dropped version."""
         there = store.of_version(OTHER)
         await given_jobs(there, "job")
         await there.enqueue([a_run(f"a{n}", due_ms=0) for n in range(len(PAUSES_S))])
@@ -235,7 +235,7 @@ class WaitContract(Contract):
         await store.open()
 
     async def test_a_wait_that_is_cancelled_takes_nothing_along(self, store: Store) -> None:
-        """A run that comes after the caller gave up must not be leased to nobody."""
+        """A run that comes after the caller stopped waiting must not be leased to it."""
         await given_jobs(store, "job")
         claim = waiting(store)
         await asyncio.sleep(0.05)
@@ -248,7 +248,7 @@ class WaitContract(Contract):
         assert ids((await soon(waiting(store, token="other"))).runs) == ["a"]
 
     async def test_no_wake_up_is_lost_in_many_races(self, store: Store) -> None:
-        """The run comes just while the claim goes to sleep: two hundred times, and never is it overslept."""
+        """The run comes just as the claim begins to wait: two hundred times, and never is it missed."""
         await given_jobs(store, "job")
         for n in range(200):
             claim = waiting(store, token=f"t{n}")
