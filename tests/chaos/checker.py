@@ -1,8 +1,8 @@
-"""Were the promises kept?  A pure function over what the ledger tells and what the store holds in the end.
+"""Checker of the chaos tests: a pure function over the ledger and the store's content at the end.
 
-Never the product's own counters: handlers and clients wrote the ledger, the store is read through a fresh handle.
-Each rule answers with sentences; an empty list means that it holds.  `test_checker.py` shows each rule a ledger that
-breaks it.
+It never uses the product's own counters: handlers and clients wrote the ledger, the store is read through a fresh
+handle.  Each rule returns sentences; an empty list means that it holds.  `test_checker.py` feeds each rule a ledger
+that breaks it.
 
 What the checker expects of the load: a run whose payload (or job) says `follow: n` makes n follow-ups when it
 succeeds, whose payload names `parent` and `slot`; handlers return `{"pid": ..., "fence": ...}`; only `fail` lines are

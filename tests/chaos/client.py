@@ -1,4 +1,4 @@
-"""The load: a process that enqueues runs of every kind and tells the ledger what it heard.
+"""The load: a process that enqueues runs of every kind and writes the answers into the ledger.
 
     python -m tests.chaos.client <store> <ledger> <seed> <count> <seconds>
 

@@ -1,7 +1,7 @@
-"""A yard for each test.
+"""Fixture of the chaos tests: a folder with a store, a ledger and processes for each test.
 
-The tests of this ring stay in one process of xdist: they measure leases against time, and two of them at once would
-slow each other down.
+These tests stay in one process of xdist: they measure leases against time, and two of them at once would slow each
+other down.
 """
 
 import pytest

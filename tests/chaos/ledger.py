@@ -1,20 +1,20 @@
-"""What really happened?  The oracle of the chaos ring: a file of lines, written by handlers, clients and the conductor.
+"""Ledger of the chaos tests: a file of lines, written by handlers, clients and the test itself.
 
-It knows nothing of the product.  Every line is one `write(2)` on a file opened with O_APPEND, so they stand in the
+It is independent of the product.  Every line is one `write(2)` on a file opened with O_APPEND, so they are in the
 order in which they were written.  A kill may cut a write where a page of the file ends: that line then lacks the mark
 at its end, counts as not written, and leaves the next one alone.
 
     ask  <run>                                    the client is about to enqueue it
-    enq  <run> ok|unknown|err                     what the client heard
+    enq  <run> ok|unknown|err                     the client's answer
     run  <run> <fence> <attempt> <pid> <due> <ns> a handler started
     end  ...                                      ... and reached its end
     fail ...                                      ... and raised on purpose
-    cut  ...                                      ... and was told to stop before its end
-    lost <run> <pid>                              the node said that it lost the lease
+    cut  ...                                      ... and was asked to stop before its end
+    lost <run> <pid>                              the node reported that it lost the lease
     up   <pid>                                    a node runs
     term <number> <pid> <ns>                      it became the leader
     fenced <number> <pid>                         a plan of that term was refused: it came too late
-    kill <pid> <in flight> <ns>                   the conductor killed it while it held so many leases
+    kill <pid> <in flight> <ns>                   the test killed it while it held so many leases
 """
 
 from __future__ import annotations

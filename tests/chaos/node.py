@@ -1,12 +1,12 @@
-"""The app under test: a node like any other, whose handlers keep the ledger.
+"""The app under test: a node like any other, whose handlers write the ledger.
 
     python -m tests.chaos.node <store> <ledger> [name=value ...]      options of `Pollux`, as in plans=0 seats=4
 
 With `dies=learning` it is killed after the first plan by which a job learns how a run ended.
 
 Handlers: `plain` ends; `parent` follows up with `follow` runs of `child`; `flaky` fails twice and then succeeds;
-`hopeless` always fails, and is given up on;
-`blocking` sits in a thread; `gated` goes through the leader's gate; `patient` waits until a file appears.
+`hopeless` always fails, and ends dead; `blocking` blocks a thread; `gated` goes through the leader's gate; `patient`
+waits until a file appears.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The app of the poison tests: a node whose jobs are innocent, or kill whatever process they run in.
+"""The app of the poison tests: a node whose jobs are harmless, or kill whatever process they run in.
 
 python -m tests.chaos.poison_node <store> <ledger> [name=value ...]      options of `Pollux`; isolate=process
 """

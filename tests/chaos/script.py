@@ -1,9 +1,9 @@
-"""Every verb of the store that writes, killed at every failpoint on its way: the steps of `steps.py`, over and over.
+"""Every writing verb of the store, killed at every failpoint on its way: the steps of `steps.py`, over and over.
 
-    python -m tests.chaos.script <folder>         sweep: kill at every failpoint, look, repeat, look
+    python -m tests.chaos.script <folder>         sweep: kill at every failpoint, compare, repeat, compare
 
-A process that dies in a call has heard no answer, so the next one repeats that very call.  In between the store holds
-what it held before that call or after it, and never a part; in the end it holds what it holds when nobody dies.
+A process that dies in a call has no answer, so the next one repeats that very call.  In between the store holds what
+it held before that call or after it, and never a part; in the end it holds what it holds without kills.
 """
 
 from __future__ import annotations

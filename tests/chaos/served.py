@@ -1,6 +1,6 @@
 """The app of `node.py` as an operator starts it: `pollux serve --app tests.chaos.served:app`, and `pollux worker`.
 
-The store and the ledger are told in the environment.
+The store and the ledger come from the environment.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What must be true of a worker that sleeps through its leases and wakes up?  The same sleep over every store."""
+"""A worker that is suspended past its leases and resumed: the same test over every store."""
 
 from __future__ import annotations
 

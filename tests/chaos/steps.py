@@ -1,6 +1,6 @@
-"""Every verb of the store that writes, once or more, in a fixed order with fixed ids, tokens and times.
+"""Every writing verb of the store, once or more, in a fixed order with fixed ids, tokens and times.
 
-Whoever heard no answer takes the very same step again.  In between the store holds what it held before that step or
+A caller without an answer takes the very same step again.  In between the store holds what it held before that step or
 after it, and never a part; in the end it holds what it holds when all goes well.
 """
 

@@ -1,4 +1,4 @@
-"""How are nodes killed at random under load, and what must be true afterwards?  The same storm over every store."""
+"""Nodes killed at random under load, and the invariants afterwards: the same test over every store."""
 
 from __future__ import annotations
 

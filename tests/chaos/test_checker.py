@@ -1,4 +1,4 @@
-"""Does the oracle bite?  Each rule of the checker is shown a ledger and a store that break it, and only it."""
+"""The checker itself: each rule gets a ledger and a store that break it, and only it."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,6 +1,6 @@
-"""What if the wall clock is set, by an hour, in either direction, while everything runs?
+"""The wall clock is set, by an hour, in either direction, while everything runs.
 
-Only wall time jumps; the monotonic clock goes on, as on a machine whose time server is wrong or was just mended.
+Only wall time jumps; the monotonic clock goes on, as on a machine whose time server is wrong or was just corrected.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Does a node leave in order when it is told to (SIGTERM), also in the middle of its work?"""
+"""A node drains in order on SIGTERM, also in the middle of its work."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""Is there any place in the store where a crash leaves something half done?  A kill at every one of them."""
+"""A kill at every failpoint of the store: no crash leaves a write half done."""
 
 import json
 from random import Random

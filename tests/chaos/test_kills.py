@@ -1,4 +1,4 @@
-"""Does anything get lost, or happen twice, when processes are killed at any moment?"""
+"""Processes are killed at any moment: nothing is lost, and nothing happens twice."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""One poison run of each kind among two hundred innocents: the poison ends dead with its reason, no innocent does."""
+"""One poison run of each kind among two hundred harmless ones: it ends dead with its reason, no other run does."""
 
 import os
 import signal

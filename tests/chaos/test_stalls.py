@@ -1,4 +1,4 @@
-"""Who wins when a process sleeps through its lease or its term, and wakes up believing that nothing happened?"""
+"""A process is suspended past its lease or its term, and resumes as if nothing had happened."""
 
 import signal
 

@@ -1,6 +1,6 @@
-"""Where the chaos happens: a folder with a store and a ledger, and the processes that were started in it.
+"""Test bed of the chaos tests: a folder with a store and a ledger, and the processes that were started in it.
 
-Whatever is started is ended in `close`, by its own pid.  Waiting is polling a predicate until a generous deadline.
+Every process is ended in `close`, by its own pid.  Waiting is polling a predicate until a generous deadline.
 """
 
 from __future__ import annotations

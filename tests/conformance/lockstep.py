@@ -1,4 +1,4 @@
-"""Two stores, one script: every call goes to both, and both must answer the same and hold the same."""
+"""Lockstep of several stores: every call goes to all, and all must return the same and hold the same."""
 
 import asyncio
 from collections import Counter

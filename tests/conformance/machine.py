@@ -1,4 +1,4 @@
-"""Any call that can come, on several stores in lockstep, and what must be true after each."""
+"""State machine over several stores in lockstep: any call that can come, and the invariants after each."""
 
 import tempfile
 from itertools import count

@@ -1,4 +1,4 @@
-"""What can a leader ask for?  The rules of terms and plans, of the machine that asks stores for anything."""
+"""Rules of the state machine for terms and plans."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule

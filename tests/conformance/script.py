@@ -1,7 +1,7 @@
-"""What can be asked of a store, as a script: steps that can be told again, also without some of them.
+"""Scripts of store operations: steps that can be replayed, also without some of them.
 
-A step is a number and a name.  Its dice are thrown anew each time, from the seed and its number; what it says depends
-besides only on what the first store answered to the steps before.  So a script can be cut, and what is left means the
+A step is a number and a name.  Its random numbers are drawn anew each time, from the seed and its number; besides, it
+depends only on what the first store returned for the steps before.  So a script can be cut, and the rest means the
 same as far as it can.
 
 No two moments of a script are the same millisecond, where the contract leaves open what comes first: every step has its

@@ -1,4 +1,4 @@
-"""When the clock leaps, do the living keep their leases?"""
+"""Leases, terms and beats after a jump of the clock."""
 
 import asyncio
 

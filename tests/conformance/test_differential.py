@@ -1,4 +1,4 @@
-"""Does the same script of operations have the same outcomes on all stores?  Every answer is compared, and the end.
+"""Differential test: the same script of operations on all stores; every answer is compared, and the final content.
 
 Look further with `POLLUX_SCRIPTS=1000` (seeds) and `POLLUX_SCRIPT_STEPS=99`; one seed alone with `-k "[17]"`.  A script
 that fails is cut, half by half, to one that still does, and shown.
@@ -10,8 +10,8 @@ The contract leaves this open, and only this is not compared:
 * the words of a conflict;
 * the order inside an entry of the feed, of the answers of `cancel(job_id=)`, of runs that finished in the same
   millisecond, and of finished runs once the clock was set back (by time, or one after the other);
-* whether a token that settled a run some deliveries ago is told `already` or `lost`;
-* the order of a dump (jobs stand before their runs).
+* whether a token that settled a run some deliveries ago is answered `already` or `lost`;
+* the order of a dump (jobs come before their runs).
 """
 
 import os

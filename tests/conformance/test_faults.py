@@ -1,4 +1,4 @@
-"""Do the faults strike as they were ordered, and nothing else?"""
+"""`FaultyStore`: faults affect the calls that they were added for, and nothing else."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Does the wrapper bound and count, and change nothing else?"""
+"""The guard of a store bounds and counts calls, and changes nothing else."""
 
 import asyncio
 import inspect

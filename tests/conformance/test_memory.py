@@ -1,4 +1,4 @@
-"""Does the memory store keep the contract, on a clock that stands still, among threads, and with much in it?"""
+"""The memory store keeps the contract, on a clock that stands still, with several threads, and with many records."""
 
 import asyncio
 import sys

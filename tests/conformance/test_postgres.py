@@ -1,4 +1,4 @@
-"""Does the PostgreSQL store keep the contract?  On a real server, in a schema that is emptied before each test."""
+"""The PostgreSQL store keeps the contract, on a real server, in a schema that is emptied before each test."""
 
 import pytest
 

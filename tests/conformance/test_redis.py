@@ -1,4 +1,4 @@
-"""Does the Redis store keep the contract, on a real server?"""
+"""The Redis store keeps the contract, on a real server."""
 
 import pytest
 

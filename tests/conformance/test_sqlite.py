@@ -1,4 +1,4 @@
-"""Does the SQLite store keep the contract?  In a file that is new for each test: a copy of one that was made."""
+"""The SQLite store keeps the contract, in a file that is new for each test: a copy of a template."""
 
 import asyncio
 import shutil

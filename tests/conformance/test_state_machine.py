@@ -1,4 +1,4 @@
-"""Does the contract hold over any history?  Several stores in lockstep, any calls in any order, invariants after each.
+"""The contract holds over any history: several stores in lockstep, any calls in any order, invariants after each.
 
 Look further with `POLLUX_MACHINE_EXAMPLES=2000 POLLUX_MACHINE_STEPS=100` or `POLLUX_WALKS=500`;
 `POLLUX_MACHINE_SHRINK=1` makes a red history short, which takes minutes (then also `-o faulthandler_timeout=0`).

@@ -1,4 +1,4 @@
-"""Which store does a URL name?"""
+"""Store URLs and the stores that they open."""
 
 import subprocess
 import sys

@@ -1,7 +1,7 @@
-"""What happens on the way to a networked store, and to its server?  Real faults on Redis and PostgreSQL.
+"""Faults of the network and of the server of a store: real ones, on Redis and PostgreSQL.
 
-Between the store and the server stands a way that can be cut, frozen and made to swallow an answer (`proxy.py`); the
-nodes and the ledger that judges them are those of `tests/chaos`.
+Between the store and the server is a proxy that can be cut, frozen and made to lose an answer (`proxy.py`); the nodes
+and the ledger that judges them are those of `tests/chaos`.
 
     POLLUX_FAULT_SECONDS=300 pytest tests/faults/test_severed.py    all connections cut every 200 ms for so long (30)
     POLLUX_CHAOS_KILLS=600 pytest tests/faults/test_kills.py        so many kills a store (60)

@@ -1,4 +1,4 @@
-"""Which networked stores are put to the test?  Each with a server, a way to it, and what breaks it from inside."""
+"""The networked stores under test, each with a server, a proxy before it, and faults of the server itself."""
 
 from __future__ import annotations
 

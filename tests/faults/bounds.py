@@ -1,4 +1,4 @@
-"""How long may it take?  The bounds that are proved in virtual time, and what real processes get on top of them."""
+"""Time bounds that are proved in virtual time, and the margin that real processes get."""
 
 from tests.chaos.node import OPTIONS
 

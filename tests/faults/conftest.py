@@ -1,4 +1,4 @@
-"""A store on a real server, reached by a way that can break; and a yard for nodes on it.
+"""Fixtures: a store on a real server behind a proxy, and a test bed for nodes on it.
 
 Tests with nodes measure leases against time: those of one kind of server stay in one process of xdist, so that no two
 of them slow each other down.

@@ -1,10 +1,10 @@
-"""How is one node cut off from everybody else, without anybody being told?  By a network of its own.
+"""Partition of one node by a network of its own.
 
     node ── veth ──║ link down ║── veth ── proxy ── server         (root, and a kernel that allows it)
     node ── proxy: nothing passes ── server                        (everywhere else)
 
 Either way no connection ends: packets are lost, and what was under way arrives when the link is back.  Where nothing
-may be left out (`make test`) and we are root, the second is not taken for the first: the test fails and says why.
+may be skipped (`make test`) and we are root, the second does not replace the first: the test fails with the reason.
 """
 
 from __future__ import annotations

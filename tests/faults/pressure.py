@@ -1,8 +1,8 @@
-"""The load that never ends: so many runs always wait, and the ledger is told what was asked and heard.
+"""Steady load: a fixed number of runs always waits, and the ledger has every request and answer.
 
-It also tells how much gets done: ends of handlers in windows of equal length, one after the other.  A rate is the
-median of several in a row: neither a burst is one nor a moment in which the machine stood still.  Handlers take their
-time, so that the rate is bound by the seats of all nodes and by what a freed seat waits for the next run, and not by
+It also measures throughput: ends of handlers in windows of equal length, one after the other.  A rate is the median of
+several in a row, so that neither a burst nor a moment in which the machine stalled counts.  Handlers take their time,
+so that the rate is bound by the seats of all nodes and by how long a freed seat waits for the next run, and not by
 what other tests leave of the processors.
 """
 

@@ -1,14 +1,14 @@
-"""What can go wrong between a store and its server?  A way for bytes that does it on order.
+"""Proxy between a store and its server that causes faults on request.
 
     client ──▶ request ──▶ [ hold ] ──▶ server
            ◀── [ lose ] ◀── answer  ◀──
 
-proxy.lose_reply(3)          the third request from now on takes effect, its answer is lost, and the line is down
+proxy.lose_reply(3)          the third request from now on takes effect, its answer is lost, and the connection ends
 proxy.cut()                  all connections end, and none can be made until `mend`
-proxy.freeze()               nothing passes, and nobody is told: no connection ends
-proxy.delay(0.015)           every word takes so much longer, each way
-proxy.hold(is_write)         such requests stand before the server's door until `mend`
-proxy.forget()               whoever is connected now hears nothing for ever; new connections pass
+proxy.freeze()               nothing passes, and no connection ends
+proxy.delay(0.015)           every message takes so much longer, each way
+proxy.hold(is_write)         such requests are not passed on until `mend`
+proxy.forget()               current connections receive nothing for ever; new connections pass
 
 Both protocols ask and answer by turns on a connection, so a request is whatever comes from the client after an answer.
 """

@@ -1,4 +1,4 @@
-"""Does a leader on a networked store leave its term behind when it is told to go?"""
+"""A leader on a networked store resigns its term when it drains."""
 
 import signal
 import time

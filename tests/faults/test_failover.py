@@ -1,4 +1,4 @@
-"""What if the server of a working crew dies, and its replica takes over?  Real nodes, judged by the ledger."""
+"""The server of running nodes dies, and its replica takes over.  Real nodes, judged by the ledger."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What if the other end is gone, and nobody said so?  Lines that only listen, and locks of those who stand still."""
+"""Half-open connections: idle listeners, and locks of clients that are suspended."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Does a call that hangs hold up anything but itself?  One verb of a node goes to a real server by a frozen way."""
+"""A call that hangs delays nothing but itself.  One verb of a node goes to a real server through a frozen proxy."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Does anything get lost, or happen twice, when processes on a networked store are killed at any moment?"""
+"""Processes on a networked store are killed at any moment: nothing is lost, and nothing happens twice."""
 
 import os
 

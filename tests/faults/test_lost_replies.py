@@ -1,7 +1,7 @@
-"""Is a call whose answer was lost, and which is sent again, as if it had been sent once?  Every verb, on a real wire.
+"""A call whose answer was lost, and which is sent again, has one effect.  Every verb, on a real connection.
 
-The fault strikes at every request of the call in turn.  Whoever calls hears of it in time, in our words, and calls
-again with the same ids; the store holds what it held before the call or after it, and never a part.
+The fault affects every request of the call in turn.  The caller gets an error of ours in time, and calls again with the
+same ids; the store holds what it held before the call or after it, and never a part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What if a node that leads and runs is cut off from everybody, goes on for itself, and comes back?"""
+"""A node that leads and runs is cut off from all others, goes on by itself, and comes back."""
 
 import time
 

@@ -1,6 +1,6 @@
-"""Is anything lost, or done twice, when processes behind a pooler are killed?  `pollux serve` and `pollux worker`.
+"""Processes behind a connection pooler are killed: nothing is lost or done twice.  `pollux serve` and `pollux worker`.
 
-Nobody listens there: whoever waits learns by asking, and between two statements each has another connection.
+There is no LISTEN there: waits poll, and two statements may use two connections.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Does the measure of what gets done tell a burst from a rate?  Whoever judges is judged, too."""
+"""The throughput measure itself: a burst is not a rate."""
 
 import asyncio
 from itertools import chain, repeat

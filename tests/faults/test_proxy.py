@@ -1,4 +1,4 @@
-"""Does the proxy do what it is told, and nothing else?  Before a server that repeats what it hears, in capitals."""
+"""The proxy causes the faults that were requested, and no others, before a server that echoes in capitals."""
 
 import asyncio
 import time

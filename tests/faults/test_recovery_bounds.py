@@ -1,6 +1,6 @@
-"""How soon does every loop work again after a fault has ended?  Proved in virtual time, where seconds are exact.
+"""Time until every loop works again after a fault has ended, proved in virtual time, where seconds are exact.
 
-Real processes hold the same bounds within ten seconds more: see the other files of this ring.
+Real processes hold the same bounds within ten seconds more: see the other files of this folder.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What if the server is there and answers, but writes nothing?  It only reads, or its memory is full."""
+"""A server that answers but writes nothing: it is read-only, or its memory is full."""
 
 import asyncio
 from contextlib import asynccontextmanager

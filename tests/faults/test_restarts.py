@@ -1,4 +1,4 @@
-"""Is everything that was acknowledged there after the server was restarted or crashed, and does the work go on?"""
+"""Everything acknowledged is there after the server was restarted or crashed, and the work goes on."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What if all connections of all nodes are severed by the server, five times a second?"""
+"""All connections of all nodes are severed by the server, five times a second."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Does a server that is far away cost more than time?"""
+"""A distant server costs time and nothing else."""
 
 from tests.chaos.checker import unfinished
 from tests.chaos.node import INTERVALS

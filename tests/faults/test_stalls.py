@@ -1,4 +1,4 @@
-"""Who wins when a process sleeps through its lease, or a leader through its term with a plan on its way?"""
+"""A process is suspended past its lease, or a leader past its term with a plan on its way."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Where the nodes of this ring live: the yard of the chaos ring, on a store behind a server."""
+"""Test bed for nodes behind a server: that of the chaos tests, on a networked store."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Whatever a person writes: an answer, or a clear line.  Ten thousand cases of each kind, the same ones every time."""
+"""Fuzz tests of user input: a result, or a clear message.  Ten thousand cases of each kind, always the same ones."""

@@ -1,4 +1,4 @@
-"""Where do the cases come from?  Hypothesis gives bytes, and every choice takes some: quick to make, easy to shrink."""
+"""Source of random cases: Hypothesis gives bytes, and every choice takes some: quick to make, easy to shrink."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps

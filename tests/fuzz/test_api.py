@@ -1,4 +1,4 @@
-"""Whatever is sent to the API: an answer, or a refusal in words with a status below 500; never a crash."""
+"""Fuzzed API requests: an answer, or a refusal with a status below 500; never a crash."""
 
 import asyncio
 import json

@@ -1,6 +1,6 @@
-"""Whatever is typed after `pollux`: an answer or a clear line, one of the documented exit codes, never a traceback.
+"""Fuzzed arguments of `pollux`: an answer or a clear line, one of the documented exit codes, never a traceback.
 
-The bulk is asked of a memory store, which stands in for the file that is named; some hundred cases open a real one.
+Most cases use a memory store in place of the file that is named; some hundred open a real one.
 """
 
 import asyncio

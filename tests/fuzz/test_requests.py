@@ -1,4 +1,4 @@
-"""Whatever stands before a body: headers, paths and cursors, ten thousand of each; answered, or refused in words."""
+"""Fuzzed headers, paths and cursors, ten thousand of each; answered, or refused with a message."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Durations, sizes, moments, zones and cron lines: a value, or `InvalidInput` with a cure on one line."""
+"""Fuzzed durations, sizes, moments, zones and cron lines: a value, or `InvalidInput` with a cure on one line."""
 
 from pollux import schedule as schedules
 from pollux.errors import InvalidInput, problems_of

@@ -1,4 +1,4 @@
-"""Whatever a file holds: a config, or problems that each name a place and a cure, on one line."""
+"""Fuzzed config files: a config, or problems that each name a place and a cure, on one line."""
 
 from pathlib import Path
 
