@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pollux.handlers.http import resolver
+from pollux.handlers.http import client
 from pollux.handlers.http.client import Resolver
 
 
@@ -22,7 +22,7 @@ def silent(monkeypatch):
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", port))]
 
-    monkeypatch.setattr(resolver.socket, "getaddrinfo", look)
+    monkeypatch.setattr(client.socket, "getaddrinfo", look)
     yield asked
     is_over.set()
 
