@@ -129,7 +129,7 @@ def test_a_file_that_is_gone_comes_back_by_a_rollback(pollux, words):
     (pollux.folder / "pollux.yaml").unlink()
     answer = pollux.ok("reload", "--rollback", *words)
     assert (pollux.folder / "pollux.yaml").read_text() == RIGHT
-    assert "pollux.yaml is gone; the text of it that was applied last is " in answer.err
+    assert "pollux.yaml was removed; the text of it that was applied last is " in answer.err
     assert len(pollux.ok("reload", "--versions", "--json", *words).json["versions"]) == 1
 
 

@@ -27,19 +27,19 @@ def pollux(tmp_path) -> Terminal:
 
 def test_a_right_config_is_right(pollux):
     pollux.write("p.yaml", RIGHT)
-    assert pollux.ok("check", "-c", "p.yaml").out == "p.yaml: right; 2 jobs\n"
+    assert pollux.ok("check", "-c", "p.yaml").out == "p.yaml: valid; 2 jobs\n"
     assert not (pollux.folder / "p.db").exists()
 
 
 def test_a_config_that_lies_here_is_found(pollux):
     pollux.write("pollux.yaml", RIGHT)
-    assert pollux.ok("check").out == "pollux.yaml: right; 2 jobs\n"
+    assert pollux.ok("check").out == "pollux.yaml: valid; 2 jobs\n"
 
 
 def test_the_file_can_be_an_argument(pollux):
     pollux.write("p.yaml", RIGHT)
-    assert pollux.ok("check", "p.yaml").out == "p.yaml: right; 2 jobs\n"
-    assert pollux.ok("check", "p.yaml", environ={"POLLUX_CONFIG": "other.yaml"}).out == "p.yaml: right; 2 jobs\n"
+    assert pollux.ok("check", "p.yaml").out == "p.yaml: valid; 2 jobs\n"
+    assert pollux.ok("check", "p.yaml", environ={"POLLUX_CONFIG": "other.yaml"}).out == "p.yaml: valid; 2 jobs\n"
     answer = pollux("check", "p.yaml", "-c", "p.yaml")
     assert answer.code == 2
     assert "named twice" in answer.err
@@ -262,8 +262,8 @@ WRONG = {
 
 def test_an_app_is_checked_without_a_file(pollux):
     pollux.write("monitor.py", APP)
-    assert pollux.ok("check", "--app", "monitor:app").out == "monitor:app: right; 2 jobs\n"
-    assert pollux.ok("check", environ={"POLLUX_APP": "monitor:app"}).out == "monitor:app: right; 2 jobs\n"
+    assert pollux.ok("check", "--app", "monitor:app").out == "monitor:app: valid; 2 jobs\n"
+    assert pollux.ok("check", environ={"POLLUX_APP": "monitor:app"}).out == "monitor:app: valid; 2 jobs\n"
     told = pollux.ok("check", "--app", "monitor:app", "--json").json
     assert told == {"config": None, "app": "monitor:app", "problems": [], "warnings": [], "jobs": 2, "diff": None}
     diff = pollux.ok("check", "--app", "monitor:app", "--diff").out.splitlines()
@@ -284,7 +284,7 @@ def test_the_difference_of_an_app_is_to_its_own_store(pollux):
 def test_a_file_and_an_app_are_checked_together(pollux):
     pollux.write("monitor.py", APP)
     pollux.write("p.yaml", RIGHT)
-    assert pollux.ok("check", "p.yaml", "--app", "monitor:app").out == "p.yaml and monitor:app: right; 4 jobs\n"
+    assert pollux.ok("check", "p.yaml", "--app", "monitor:app").out == "p.yaml and monitor:app: valid; 4 jobs\n"
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)

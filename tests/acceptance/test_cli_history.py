@@ -171,7 +171,7 @@ def test_the_history_of_a_job_is_a_line_of_its_latest_runs(pollux):
 def test_the_runs_of_a_job_are_a_table_of_its_history(pollux):
     eventually(lambda: pollux.ok("runs", "--job", "tick", "--failed", "--json", *OURS).json["runs"], "one failed")
     head, *lines = pollux.ok("runs", "--job", "tick", *OURS).out.splitlines()
-    assert head.split() == ["ID", "JOB", "STATE", "DUE", "ATTEMPT", "TOOK", "CHANGED", "SAYS"]
+    assert head.split() == ["ID", "JOB", "STATE", "DUE", "ATTEMPT", "TOOK", "CHANGED", "DETAIL"]
     assert any(re.search(r" done .* \d+ms +(yes|no)$", line) for line in lines)
     assert any(re.search(r" failed .* \d+ms +ValueError: every fourth", line) for line in lines)
 

@@ -180,7 +180,7 @@ def test_many_are_summed_up(tmp_path_factory):
     assert f"revive {count} dead letters? [y/N]" in seen
     assert f"{count}/{count}" in seen
     assert f"{count - gone} dead letters: runs again" in seen
-    assert f"{gone} dead letters: its job is gone; add the job again, or drop it" in seen
+    assert f"{gone} dead letters: its job was deleted; add the job again, or drop it" in seen
     left = pollux.ok("dead", "--limit", "1000", "--json", *WHERE).json["dead"]
     assert len(left) == gone > LINES_MAX
     assert pollux.ok("dead", "drop", "--all", "--yes", *WHERE).out == f"dropped {gone} dead letters\n"

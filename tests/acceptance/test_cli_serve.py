@@ -126,11 +126,11 @@ def test_what_fails_and_what_a_start_changed_is_in_the_log(pollux):
         eventually(lambda: pollux(*look).code == 0, "the store answers", process)
         eventually(lambda: pollux.ok(*look).json["job"]["memory"]["failures"] > 3, "it failed again and again", process)
         answer = stopped(process)
-    assert "file:p.yaml: 2 jobs added, 0 changed, 0 gone" in answer.err
+    assert "file:p.yaml: 2 jobs added, 0 changed, 0 removed" in answer.err
     told = [line for line in answer.err.splitlines() if "WARNING job a: run a@" in line]
     assert len(told) == 1, "the same failure is said once a minute"
     assert "failed: Permanent: it never works[31m (work.py:" in told[0]
-    assert "in refuse); it is given up on, see `pollux dead`" in told[0]
+    assert "in refuse); it is a dead letter, see `pollux dead`" in told[0]
 
 
 def test_an_empty_config_starts_says_how_to_add_a_job_and_does_not_spin(pollux):

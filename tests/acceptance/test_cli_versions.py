@@ -98,7 +98,7 @@ def test_where_no_node_lives_doctor_names_how_to_start_one_of_each_version_that_
     asyncio.run(made())
     doctor = {each["about"]: each for each in SameProcess(tmp_path)("doctor", "--json", *WHERE).json["findings"]}
     assert doctor["leader"]["cure"] == "start one: pollux serve --scheduler-version 1, and pollux serve"
-    assert doctor["records"]["seen"] == "no job is set aside", "there is no leader who could read any"
+    assert doctor["records"]["seen"] == "no job is unreadable", "there is no leader who could read any"
 
 
 async def at_work(url, *names):

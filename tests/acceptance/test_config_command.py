@@ -120,7 +120,7 @@ def example(tmp_path):
 def test_the_example_is_right_as_it_is(example):
     text = example.ok("config", "--example").out
     example.write("pollux.yaml", text)
-    assert example.ok("check").out == "pollux.yaml: right; 1 job\n"
+    assert example.ok("check").out == "pollux.yaml: valid; 1 job\n"
     assert told(example)["pool.seats"]["value"] == "10"
 
 

@@ -10,7 +10,7 @@ import pytest
 from pollux import Permanent, Pollux
 from pollux.app.listing import STATES
 from pollux.cli.runs import STATES as RUN_STATES
-from pollux.model import Interval, RunState
+from pollux.model import SCHEDULED, Interval, RunState
 from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess
 
 STORE = "sqlite:///p.db"
@@ -151,13 +151,15 @@ def test_runs_are_counted_alike(told):
     by_state = Counter(run["state"] for run in told.runs)
     assert by_state == {"held": 1, "ready": 6, "leased": 3, "done": 2, "dead": 2, "cancelled": 1}
 
-    queue = "6 runs ready (4 of them for later), 1 held, 3 leased"
+    shown = Counter(told.column("state", "runs").values())
+    assert (shown["ready"], shown["scheduled"]) == (2, 4)
+    queue = "2 runs ready, 4 scheduled, 1 held, 3 leased"
     assert told.findings["queue"] == queue
     assert told.doctor["ready runs"].startswith(f"{queue};")
     numbers = told.health["queue"]
     assert (numbers["depth"], numbers["held"], numbers["running"]) == (2, by_state["held"], by_state["leased"])
     assert sum(numbers["perPriority"].values()) == numbers["depth"]
-    for state, count in by_state.items():
+    for state, count in (by_state | {"ready": 2, "scheduled": 4}).items():
         assert len(told.json("runs", "--state", state)["runs"]) == count
 
 
@@ -218,6 +220,7 @@ def test_every_word_of_a_column_is_accepted_by_its_filter(told):
             meant = {word, "failed"} if word == "done" else {word}  # one that failed is done, too
             assert found == {run_id: each for run_id, each in printed.items() if each in meant}, (option, word)
     assert set(told.column("state", "runs").values()) >= {
+        "scheduled",
         "held",
         "ready",
         "leased",
@@ -261,4 +264,4 @@ def test_since_when_a_job_fails_is_told_alike(shop, told, asked):
 
 
 def test_the_states_of_a_run_are_those_that_there_are():
-    assert set(RUN_STATES) == {state.value for state in RunState}
+    assert set(RUN_STATES) == {state.value for state in RunState} | {SCHEDULED}

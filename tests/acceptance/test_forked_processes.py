@@ -68,7 +68,7 @@ def test_what_it_leaves_behind_is_seen_at_its_end(pollux):
         "from a thread",
         "kept by itself",
         "kept by the module",
-        "p.yaml and ends:app: right; 0 jobs",
+        "p.yaml and ends:app: valid; 0 jobs",
     ]
     assert said.index("from a thread") < said.index("registered") < said.index("kept by the module")
 

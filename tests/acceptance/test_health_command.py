@@ -127,7 +127,7 @@ def test_health_doctor_and_runs_count_alike_and_judge_alike(pollux):
 
     asyncio.run(fill(lives=False))
     queue, ready, *codes = judged()
-    assert queue == "5 runs ready (2 of them for later), 0 held, 0 leased"
+    assert queue == "3 runs ready, 2 scheduled, 0 held, 0 leased"
     assert ready == f"{queue}; none waits long"
     listed = pollux("runs", "--state", "ready", "--json", "--store", "sqlite:///p.db").json["runs"]
     assert len(listed) == 5

@@ -70,8 +70,9 @@ def test_a_file_that_is_renamed_over_the_old_one_holds_at_once(pollux):
         holds(pollux, "e", process)
         assert stopped(process).code == 0
     told = said.read_text()
-    assert "p.yaml was read again (by file watch): jobs: 1 added, 0 changed, 1 gone, 1 the same; pool.seats 3 -> 7" in (
-        told
+    assert (
+        "p.yaml was read again (by file watch): jobs: 1 added, 0 changed, 1 removed, 1 the same; pool.seats 3 -> 7"
+        in (told)
     )
     [refused] = re.findall(r"ERROR +p.yaml was read again and changes nothing.*", told)
     assert "p.yaml:1:" in refused

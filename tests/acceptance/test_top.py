@@ -179,8 +179,8 @@ async def test_what_changes_in_the_store_changes_on_the_screen(path):
             await come(top, pilot, ["a"])
             assert cell(top, "a", "last") == "-"
             await learnt(app, "a", ended=3, failures=2, last_end_ms=1_800_000_000_000, last_error="boom\x1b[31m\nmore")
-            await until(pilot, lambda: cell(top, "a", "last") == "failed", "it failed")
-            assert cell(top, "a", "fails") == "2"
+            await until(pilot, lambda: cell(top, "a", "last") == "failing", "it failed")
+            assert cell(top, "a", "failures") == "2"
             assert "boom\\x1b[31m" in cell(top, "a", "now"), "no terminal is steered"
             await app.put_jobs([a_job("b")])
             await come(top, pilot, ["a", "b"])

@@ -73,7 +73,7 @@ async def test_a_token_that_cannot_be_read_lets_nobody_in_and_makes_no_other_the
     assert {each.id: each.role for each in await app.tokens()} == {FIRST: NOBODY, good.token.id: "viewer"}
     assert not await app.needs_first_token()
     assert await app.first_token() is None
-    with pytest.raises(Conflict, match=f"token {FIRST} is gone, or {ILLEGIBLE}"):
+    with pytest.raises(Conflict, match=f"token {FIRST} was removed, or {ILLEGIBLE}"):
         await app.rotate_token(FIRST)
     assert (await app.revoke_token(made.token.id)).id == FIRST
     assert [each.id for each in await app.tokens()] == [good.token.id]

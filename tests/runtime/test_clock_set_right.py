@@ -221,7 +221,7 @@ async def test_health_tells_of_it_until_it_is_put_right_and_that_it_was(app):
         await tale.advance("1m")
         [(level, seen)] = await told(tale)
         assert level == "healthy"
-        assert seen.endswith(": 1 due time and 0 runs were put right")
+        assert seen.endswith(": 1 due time and 0 runs were corrected")
 
 
 # two nodes

@@ -62,4 +62,4 @@ async def test_a_run_that_has_ended_since_and_is_pruned_is_not_said_to_be_live(m
     error = await refused(monkeypatch, end_and_prune)
 
     assert "which has just ended" in str(error)
-    assert (error.cure, error.found["run_state"]) == ("ask again", "gone")
+    assert (error.cure, error.found["run_state"]) == ("ask again", "removed")

@@ -559,7 +559,7 @@ async def test_a_start_waits_until_a_killed_node_of_the_old_text_is_gone(url):
         "waiting up to 48 s for a beat of node other:1: if one comes, this start ends; if none does, or all stop, "
         "it takes their place, Ctrl-C stops"
     )
-    assert takes == "gone: node other:1; this start takes the place, and the jobs are those that it declares"
+    assert takes == "no longer there: node other:1; this start takes the place, and the jobs are those that it declares"
     assert {job.id: job.declared for job in (await all_jobs(app)).values()} == {"a": False, "b": False, "c": True}
     await app.close()
 
@@ -626,7 +626,7 @@ async def test_a_start_that_waits_takes_the_place_of_a_node_that_stops_meanwhile
         if is_taken:
             assert await starting
             assert said[1:] == [
-                f"gone: node {gone}; this start takes the place, and the jobs are those that it declares"
+                f"no longer there: node {gone}; this start takes the place, and the jobs are those that it declares"
             ]
             assert set(await all_jobs(second)) == {"x"}
         else:

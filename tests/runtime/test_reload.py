@@ -154,7 +154,7 @@ async def test_a_file_that_is_gone_changes_nothing(here):
     async with an_app() as app:
         before = await planned(app, "a", "b")
         (here / "p.yaml").unlink()
-        with pytest.raises(InvalidConfig, match="the file is gone; put it back: pollux reload --rollback"):
+        with pytest.raises(InvalidConfig, match="the file was removed; put it back: pollux reload --rollback"):
             await app.reload()
         assert await all_jobs(app) == before
 

@@ -52,7 +52,7 @@ async def test_a_file_that_was_refused_is_a_finding_of_health_until_it_is_mended
             with pytest.raises(InvalidConfig):
                 await app.reload()
         assert len(refused.all) == 1
-        assert "the file is gone" in (await finding()).seen
+        assert "the file was removed" in (await finding()).seen
         (here / "p.yaml").write_text(FIRST)
         await app.reload()
         assert (await finding()).level == "healthy"
@@ -132,7 +132,7 @@ async def test_a_reload_stands_in_the_audit_log_with_who_and_what(here):
         await app.acting_as("ann").reload()
         lines = [line for line in (await app.audit()).lines if line.action == "reload"]
     assert [(line.actor, line.subject) for line in lines] == [("ann", "p.yaml")], "what changed nothing is not told"
-    assert lines[0].detail == "jobs: 1 added, 1 changed, 0 gone, 1 the same; pool.seats 3 -> 5"
+    assert lines[0].detail == "jobs: 1 added, 1 changed, 0 removed, 1 the same; pool.seats 3 -> 5"
 
 
 async def test_a_reload_whose_answer_is_lost_is_on_record_once(here):
@@ -148,7 +148,7 @@ async def test_a_reload_whose_answer_is_lost_is_on_record_once(here):
         for _ in range(2):
             lines = [line for line in (await app.audit()).lines if line.action == "reload"]
             assert [(line.actor, line.detail) for line in lines] == [
-                ("ann", "jobs: 1 added, 0 changed, 0 gone, 2 the same")
+                ("ann", "jobs: 1 added, 0 changed, 0 removed, 2 the same")
             ]
             assert "c" in await all_jobs(app)
             await app.acting_as("ann").reload()

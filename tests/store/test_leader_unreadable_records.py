@@ -312,7 +312,7 @@ async def test_an_entry_that_cannot_be_read_is_set_aside_and_said_once(hand, sto
     assert (doctors.level, f"entry {number} of the feed: " in doctors.seen) == ("ok", True)
     await hand.repair()
     assert (await hand.check()).findings == ()
-    assert of_records(await hand.inside()).seen == "no job is set aside"
+    assert of_records(await hand.inside()).seen == "no job is unreadable"
 
 
 async def test_entries_that_came_with_the_work_of_others_are_found_again_in_the_store(hand, store, lead):

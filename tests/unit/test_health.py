@@ -184,8 +184,8 @@ def test_where_no_node_of_this_version_lives_the_cure_is_one_of_this_version():
 def test_where_no_node_lives_nothing_is_said_of_what_nodes_do():
     told = {each.name: each for each in judge(seen(nodes=(), lines=waits(1_000))).findings}
     assert told["ready"].seen == "none of 3 ready runs has waited for 1m"
-    assert told["sources"].seen == "no node lives: all jobs wait, whoever declared them"
-    assert told["records"].seen == "no job is set aside"
+    assert told["sources"].seen == "no node lives: all jobs wait"
+    assert told["records"].seen == "no job is unreadable"
     told = {each.name: each for each in judge(seen(nodes=(), lines=waits(61_000))).findings}
     assert (told["ready"].level, told["ready"].cure) == (UNHEALTHY, "no node lives that could: pollux serve")
 
@@ -460,4 +460,4 @@ def test_an_entry_that_was_set_aside_is_named_and_is_no_worry():
     health = judge(seen(aside=(UnreadableNote("feed", 2, 3, {"17": "cut off"}),)))
     [found] = [finding for finding in health.findings if finding.name == "records"]
     assert (health.status, found.level) == (HEALTHY, HEALTHY)
-    assert found.seen.endswith("set aside in the last week: entry 17 of the feed: cut off (and 2 more)")
+    assert found.seen.endswith("skipped in the last week: entry 17 of the feed: cut off (and 2 more)")

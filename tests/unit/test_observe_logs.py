@@ -55,7 +55,7 @@ def test_what_was_said_is_remembered_of_so_many_things_only(watch):
 
 @pytest.mark.parametrize(
     ("verdict", "follows"),
-    [("retryat", "it is tried again"), ("done", "the next firing is the retry"), ("dead", "it is given up on")],
+    [("retryat", "it is tried again"), ("done", "the next firing is the retry"), ("dead", "it is a dead letter")],
 )
 def test_a_failure_is_a_warning_that_says_what_follows(often, caplog, verdict, follows):
     often.failed(failed(verdict))
@@ -98,7 +98,7 @@ def test_failures_are_told_whatever_else_is_logged(caplog, level):
     bus.emit(failed("dead"))
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
-    assert "file:p.yaml: 1 job added, 2 changed, 3 gone" in caplog.text
+    assert "file:p.yaml: 1 job added, 2 changed, 3 removed" in caplog.text
 
 
 @pytest.mark.parametrize("level", ["DEBUG", "WARNING"])

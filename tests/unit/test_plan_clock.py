@@ -123,7 +123,7 @@ def test_a_new_leader_puts_right_what_lies_too_far_ahead_and_notes_it():
     noted = clock_note(world.notes[clock_key(SCHEDULER_VERSION)])
     assert (noted.back.is_over, noted.back.jobs, noted.back.runs) == (True, 30, 0)
     assert noted.highest_ms <= world.now_ms
-    assert noted.words(world.now_ms).endswith(": 30 due times and 0 runs were put right")
+    assert noted.words(world.now_ms).endswith(": 30 due times and 0 runs were corrected")
     assert noted.words(world.now_ms + DAY) == ""
 
     again = Leader(world)
@@ -141,7 +141,7 @@ def test_the_look_begins_again_with_the_next_leader_until_all_is_written():
     noted = clock_note(world.notes[clock_key(SCHEDULER_VERSION)])
     assert not noted.back.is_over
     assert noted.is_behind(world.now_ms)
-    assert "the leader puts right what lies too far ahead" in noted.words(world.now_ms)
+    assert "the leader corrects what lies too far ahead" in noted.words(world.now_ms)
 
     Leader(world).go(MINUTE)
     assert too_far(world) == []

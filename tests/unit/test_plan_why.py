@@ -173,8 +173,8 @@ def test_a_wait_is_told_without_milliseconds_from_a_second_on(ms, words):
 def test_a_due_time_further_ahead_than_the_schedule_allows_is_told_with_its_reason():
     why = job(next_due_ms=NOW + DAY_MS, last_due_ms=NOW + DAY_MS - 60_000)
     assert why.reason == (
-        "it is due in 1d, further ahead than its schedule allows: it was planned by a clock that has come back, "
-        "and the leader puts that right"
+        "it is due in 1d, further ahead than its schedule allows: it was planned by a clock that was set back "
+        "since; the leader corrects it"
     )
     assert "pollux nodes" in why.cure
 
@@ -182,7 +182,7 @@ def test_a_due_time_further_ahead_than_the_schedule_allows_is_told_with_its_reas
 def test_a_retry_that_was_planned_by_a_clock_that_came_back_says_so():
     tried = (Tried(1, NOW + DAY_MS - 10, NOW + DAY_MS, "no answer"),)
     why = run(visible_ms=NOW + DAY_MS + 5_000, attempt=1, error="no answer", tried=tried)
-    assert "planned by a clock that has come back" in why.reason
+    assert "planned by a clock that was set back" in why.reason
     near = (Tried(1, NOW - 10, NOW, "no answer"),)
     assert "came back" not in run(visible_ms=NOW + 5_000, attempt=1, error="no answer", tried=near).reason
 
@@ -428,7 +428,7 @@ def test_a_running_run_says_who_runs_it_and_how_the_attempts_before_went():
             "failed",
             "it failed: E; it is not tried again, its job fires anew",
         ),
-        ({"state": RunState.DEAD, "error": "E"}, "dead", "given up on: E"),
+        ({"state": RunState.DEAD, "error": "E"}, "dead", "it is a dead letter: E"),
         ({"state": RunState.CANCELLED, "cancel": "enough"}, "cancelled", "it was cancelled: enough"),
     ],
 )

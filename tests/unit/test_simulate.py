@@ -215,7 +215,7 @@ def test_failures_are_retried_and_given_up_on_as_the_engine_does():
     once = a_job("once", Once(), retry=Retry(attempts_max=3, base_ms=1_000))
     forecast = simulate([once], a_day(habit=HandlerBehaviour(100, 100, 1.0)))
     assert (forecast.attempts, forecast.failed, forecast.retries, forecast.dead) == (3, 3, 2, 1)
-    assert "job once is given up on 1 time" in forecast.warnings[0]
+    assert "job once ends dead 1 time" in forecast.warnings[0]
 
 
 def test_a_run_past_its_timeout_is_cut_off_and_leaves_its_seat():

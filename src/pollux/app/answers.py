@@ -80,7 +80,7 @@ async def overlapped(store: Store, job: Job, run_id: str, *, anyway: str) -> Con
     The other may have ended since: its state is read after the refusal.  One that cannot be read counts as live.
     """
     [run], spoilt = await as_far(store.get_runs([run_id]))
-    state = "unreadable" if spoilt else "gone" if run is None else str(run.state)
+    state = "unreadable" if spoilt else "removed" if run is None else str(run.state)
     found = {"run_id": run_id, "run_state": state}
     if not spoilt and (run is None or run.state not in LIVE):
         return Conflict(f"job {job.id!r} had a live run, {run_id}, which has just ended", found=found, cure="ask again")

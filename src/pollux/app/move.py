@@ -282,7 +282,7 @@ class Move:
             await self._put_trail(MoveProgress())
         raise Conflict(
             f"somebody still writes to {self.source.name}, or its counts are wrong: {await self._levels()}; stop "
-            f"whoever enqueues there, `pollux store check --store {shell_word(self.source.name)}`, and run the move "
+            f"what enqueues there, `pollux store check --store {shell_word(self.source.name)}`, and run the move "
             "again"
         )
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import LIVE, Job, Node, Note, Run, RunState
+from pollux.errors import Unreadable
+from pollux.model import LIVE, SCHEDULED, Job, Node, Note, Run, RunState
 from pollux.outcome import Freshness, freshness
 from pollux.plan import why_job
 from pollux.plan.why import failing_words
 from pollux.schedule.builders import describe_schedule
-from pollux.store.contract import Counts, JobFilter, RunFilter, RunPage, Store
+from pollux.store.contract import PAGE_MAX, Counts, JobFilter, RunFilter, RunPage, Store
 
 if TYPE_CHECKING:
     from pollux.app.verbs import Verbs
 
 LIVE_MAX = 1_000  # live runs that are looked at to tell what jobs are at
+LIVE_CURSOR = "live:"  # how cursors of live runs begin, before their due time and id
+SCAN_PAGES = 10  # of live runs that are read for one page of those in a shown state
 LEASES_MAX = 200  # that are read to tell how many seats are taken
 
 
@@ -152,6 +155,44 @@ async def live_runs(app: Verbs, *, job_id: str | None = None, limit: int = LIVE_
     return replace(page, runs=(*page.runs, *[run for run in running.runs if run.id not in known]))
 
 
+async def runs_in_state(
+    app: Verbs, states: Collection[str], where: RunFilter, *, now_ms: int, after: str | None, limit: int
+) -> RunPage:
+    """A page of the runs in these states, as `Run.shown_state` names them; none: all.
+
+    No store knows `scheduled`, so held and ready runs are chosen here, from a bounded number of live ones; if there
+    are more to look at, `next` names where to go on, also on a page that is not full.
+    """
+    stored = {RunState(state) for state in states if state != SCHEDULED}
+    shown = {SCHEDULED, RunState.HELD.value, RunState.READY.value}
+    if not shown.intersection(states) or shown.issubset(states):
+        return await app.list_runs(replace(where, states=tuple(sorted(stored))), after=after, limit=limit)
+    live = stored & LIVE | ({RunState.HELD, RunState.READY} if SCHEDULED in states else set())
+    found, unreadable = list[Run](), list[Unreadable]()
+    if after is None or after.startswith(LIVE_CURSOR):
+        live_where = replace(where, states=tuple(sorted(live)))
+        for _ in range(SCAN_PAGES):
+            page = await app.list_runs(live_where, after=after, limit=PAGE_MAX)
+            found += [run for run in page.runs if run.shown_state(now_ms) in states]
+            unreadable += page.unreadable
+            after = page.next
+            if after is None or len(found) > limit:
+                break
+        if len(found) > limit:
+            last = found[limit - 1]
+            after = f"{LIVE_CURSOR}{last.due_ms}:{last.id}"
+        if after is not None:
+            return RunPage(tuple(found[:limit]), after, tuple(unreadable))
+    finished = stored - LIVE
+    if not finished:
+        return RunPage(tuple(found), None, tuple(unreadable))
+    if len(found) == limit:
+        last = found[-1]
+        return RunPage(tuple(found), f"{LIVE_CURSOR}{last.due_ms}:{last.id}", tuple(unreadable))
+    page = await app.list_runs(replace(where, states=tuple(sorted(finished))), after=after, limit=limit - len(found))
+    return replace(page, runs=(*found, *page.runs), unreadable=(*unreadable, *page.unreadable))
+
+
 async def ahead_of(store: Store, run: Run | None) -> int | None:
     """How many ready runs are claimed before a ready one; None: it is not ready."""
     if run is None or run.state is not RunState.READY:
@@ -165,16 +206,17 @@ def told_by(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def last_outcome(job: Job) -> str:
-    """How it went last, in a word: ok, changed, retrying, failed, dead, cancelled; nothing before the first end.
+    """How it went last: ok, changed, retrying, failing, failed, dead or cancelled; empty before the first end.
 
-    Only a success is ok.  A failed attempt that is tried again ends no run, so it counts no failure: it is told by
-    being the latest that came to its end.
+    Only a success is ok.  A recurring job whose last run failed is failing, as it fires again; a job that fires no
+    more is failed or, with a dead letter, dead.  A failed attempt that is retried ends no run and counts no failure:
+    its time is the latest end.
     """
     memory = job.memory
     if memory.last_end_ms is None:
         return ""
     if memory.failures:
-        return "dead" if memory.dead else "failed"
+        return "failing" if job.is_recurring else "dead" if memory.dead else "failed"
     if memory.last_success_ms == memory.last_end_ms:
         return "changed" if memory.last_change_ms == memory.last_end_ms else "ok"
     return "retrying" if memory.last_error_ms == memory.last_end_ms else "cancelled"

@@ -160,7 +160,9 @@ async def has_started(
             rest_s = min(2 * rest_s, AWAY_S[1])
         else:
             if conflicting.beats:
-                say(f"gone: {conflicting.names}; this start takes the place, and the jobs are those that it declares")
+                say(
+                    f"no longer there: {conflicting.names}; this start takes the place, and the jobs are those that it declares"
+                )
             return True
     return False
 

@@ -85,7 +85,7 @@ class ReloadResult(Struct, frozen=True):
 
     def words(self) -> str:
         """In one line, for logs and the audit."""
-        parts = [f"jobs: {self.added} added, {self.changed} changed, {self.removed} gone, {self.same} the same"]
+        parts = [f"jobs: {self.added} added, {self.changed} changed, {self.removed} removed, {self.same} the same"]
         parts += [str(change) for change in self.options]
         if self.needs_restart:
             parts.append(f"needs a restart: {', '.join(map(str, self.needs_restart))}")
@@ -248,7 +248,7 @@ class Reloader:
         """A draft is looked at with what is here already: it comes from outside, and is to leave no trace."""
         if raw is None and not await asyncio.to_thread(Path(self.config.path).exists):
             gone = InvalidInput(
-                "the file is gone", where=self.config.path, cure="put it back: pollux reload --rollback"
+                "the file was removed", where=self.config.path, cure="put it back: pollux reload --rollback"
             )
             raise InvalidConfig([gone])
         config = await asyncio.to_thread(

@@ -131,7 +131,7 @@ class TokenVerbs(ChangeVerbs):
         record = next((each for each in await self.token_records() if each.token.id == old.id), None)
         if record is None:
             cure = f"take it away and make a new one: `pollux token revoke {old.id}`, `pollux token create`"
-            raise Conflict(f"token {old.id} is gone, or {ILLEGIBLE}", cure=cure)
+            raise Conflict(f"token {old.id} was removed, or {ILLEGIBLE}", cure=cure)
         if old.is_over(now_ms):
             cure = f"make a new one: `pollux token create --role {old.role}`"
             raise Conflict(f"token {old.id} has expired", cure=cure)

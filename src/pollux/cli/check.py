@@ -77,7 +77,7 @@ def check(
     for warning in warnings:
         click.echo(f"pollux: warning: {clean(str(warning))}", err=True)
     what = " and ".join(filter(None, (path, loaded.app)))
-    click.echo(f"{clean(what)}: right; {counted(len(jobs), 'job')}")
+    click.echo(f"{clean(what)}: valid; {counted(len(jobs), 'job')}")
     _print(changes)
     return 0
 

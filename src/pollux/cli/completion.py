@@ -17,6 +17,7 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, ShellComplete, get_completion_class
 
 from pollux.cli.options import StoreChoice, ask, existing_store
+from pollux.cli.output import now_ms
 from pollux.cli.runner import TeachingCommand, program
 
 VARIABLE = "_POLLUX_COMPLETE"
@@ -112,13 +113,13 @@ def run_ids_of(*states: str) -> Callable[[click.Context, click.Parameter, str], 
     """Ids of runs in these states that begin so, of the first page."""
 
     def run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-        from pollux.model import RunState
+        from pollux.app.overview import runs_in_state
         from pollux.store.contract import RunFilter
 
-        where = RunFilter(states=tuple(RunState(state) for state in states))
-        page = _asked(ctx, lambda app: app.list_runs(where, limit=1_000))
+        now = now_ms()
+        page = _asked(ctx, lambda app: runs_in_state(app, states, RunFilter(), now_ms=now, after=None, limit=1_000))
         fitting = [run for run in page.runs if run.id.startswith(incomplete)][:IDS_MAX]
-        return [CompletionItem(run.id, help=run.state.value) for run in fitting]
+        return [CompletionItem(run.id, help=run.shown_state(now)) for run in fitting]
 
     return run_ids
 

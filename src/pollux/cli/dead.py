@@ -28,7 +28,7 @@ DEAD = ("dead",)
 WHAT = "dead letter"
 WHY_NOT = {
     "lost": "it is no dead letter",
-    "stale": "its job is gone; add the job again, or drop it",
+    "stale": "its job was deleted; add the job again, or drop it",
     "conflict": "its key is taken by a live run",
 }
 
@@ -83,7 +83,7 @@ def ls(
         return
     now = now_ms()
     print_table(
-        ("id", "job", "died", "attempts", "stands for", "error"),
+        ("id", "job", "ended", "attempt", "deaths", "error"),
         (
             (
                 run.id,

@@ -237,7 +237,11 @@ def _value(text: str) -> Any:
 
 def _told(accepted: Any) -> str:
     run = accepted.run
-    return f"run {run.id} of job {run.job_id} is {run.state.value}{_when(run)}" if accepted.is_new else _words(accepted)
+    return (
+        f"run {run.id} of job {run.job_id} is {run.shown_state(now_ms())}{_when(run)}"
+        if accepted.is_new
+        else _words(accepted)
+    )
 
 
 def _words(accepted: Any) -> str:

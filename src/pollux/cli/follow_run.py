@@ -30,7 +30,7 @@ async def follow(app: Any, run_id: str, *, quiet: bool = False, wait_ms: int | N
             return run
         if wait_ms is not None and (time.monotonic() - began) * 1000 >= wait_ms:
             raise PolluxError(
-                f"run {run_id} is still {run.state.value} after {format_ms(wait_ms)}; it goes on: "
+                f"run {run_id} is still {run.shown_state(now_ms())} after {format_ms(wait_ms)}; it goes on: "
                 f"`pollux runs show {run_id} --follow` waits on, `pollux why {run_id}` says why"
             )
         await asyncio.sleep(LOOK_SECONDS)
@@ -38,11 +38,13 @@ async def follow(app: Any, run_id: str, *, quiet: bool = False, wait_ms: int | N
 
 def state_words(run: Any) -> str:
     """Where a run stands, in a line."""
-    state = run.state.value
+    state = run.shown_state(now_ms())
     match state:
+        case "scheduled" if not run.attempt:
+            words = f"scheduled: {moment(run.visible_ms)}"
         case "held":
             words = f"held: {run.held_reason}"
-        case "ready" if run.attempt:
+        case "scheduled" | "ready" if run.attempt:
             words = f"waits for attempt {run.attempt + 1} ({moment(run.visible_ms)}): {run.error}"
         case "leased":
             again = f" (attempt {run.attempt + 1})" if run.attempt else ""

@@ -92,7 +92,7 @@ def ls(
 def _print_rows(rows: Sequence[JobRow], *, has_versions: bool) -> None:
     now = now_ms()
     print_table(
-        ("id", *(("version",) if has_versions else ()), "schedule", "last", "when", "fresh", "next due", "now"),
+        ("id", *(("version",) if has_versions else ()), "schedule", "last", "ended", "fresh", "next due", "now"),
         (
             (
                 row.job.id,

@@ -33,7 +33,14 @@ FRAME_LINES = 10  # of the screen, for everything but rows
 ROWS_MAX = 200
 BAR = 6
 
-OUTCOME_COLOURS = {"ok": "green", "changed": "cyan", "retrying": "yellow", "failed": "red", "dead": "bold red"}
+OUTCOME_COLOURS = {
+    "ok": "green",
+    "changed": "cyan",
+    "retrying": "yellow",
+    "failing": "red",
+    "failed": "red",
+    "dead": "bold red",
+}
 
 
 class RecentLog(logging.Handler):
@@ -125,7 +132,7 @@ def jobs_table(overview: Overview, *, cut: bool) -> RenderableType:
         return Text("\n  there are no jobs yet\n")
     overflow: OverflowMethod = "ellipsis" if cut else "fold"
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, expand=True)
-    table.add_column("job", overflow=overflow, no_wrap=cut)
+    table.add_column("id", overflow=overflow, no_wrap=cut)
     table.add_column("schedule", overflow=overflow, no_wrap=cut)
     table.add_column("last", min_width=7)
     table.add_column("fresh", min_width=BAR + 6, no_wrap=True)

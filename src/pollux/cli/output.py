@@ -220,6 +220,7 @@ _STYLES = {
     "dead": "bold red",
     "cancelled": "yellow",
     "held": "yellow",
+    "failing": "red",
     "healthy": "green",
     "degraded": "yellow",
     "unhealthy": "bold red",

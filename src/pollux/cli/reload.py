@@ -197,7 +197,7 @@ def _lost(where: StoreChoice) -> Config | None:
     kept = [] if Path(path).exists() else last_texts(path)
     if len(kept) != 1:
         return None
-    click.echo(clean(f"pollux: {path} is gone; the text of it that was applied last is {kept[0].path}"), err=True)
+    click.echo(clean(f"pollux: {path} was removed; the text of it that was applied last is {kept[0].path}"), err=True)
     find_code_here()
     config, wrong = loaded_or_said(path, {"store": where.store}, raw=kept[0].read())
     if wrong is not None:
@@ -208,7 +208,7 @@ def _lost(where: StoreChoice) -> Config | None:
 def _path(where: StoreChoice) -> str:
     path = config_path(where.config)
     if path is None:
-        cure = "name it with -c (and its store with --store if it is gone), or create ./pollux.yaml"
+        cure = "name it with -c (and its store with --store if the file was removed), or create ./pollux.yaml"
         raise InvalidInput("there is no file to read again", cure=cure)
     find_code_here()
     return path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -29,11 +29,11 @@ from pollux.cli.output import (
 from pollux.cli.runner import ListingGroup
 from pollux.cli.selection import choice_of, chosen_runs, how_cancelled, in_batches, print_answers, run_filter_options
 from pollux.errors import InvalidInput
-from pollux.model import as_it_is
+from pollux.model import SCHEDULED, as_it_is
 
-STATES = ("held", "ready", "leased", "done", "dead", "cancelled")
+STATES = (SCHEDULED, "held", "ready", "leased", "done", "dead", "cancelled")
 FAILED = "failed"  # what the column calls a run that is done and failed
-LIVE = STATES[:3]
+LIVE = STATES[:4]
 SAYS_MAX = 200  # characters of an error in a table
 RESULT_LINES_MAX = 40
 RESULT_CHARS_MAX = 4_000
@@ -76,43 +76,50 @@ def ls(
 ) -> None:
     """List runs: live ones by due time, then finished ones, newest first.
 
+    A run whose time is still to come is scheduled; a ready one is due and waits for a seat.
+
     With --job it is the history of a job: how long each run took, whether anything had changed, what went wrong.
 
     For example:
       pollux runs ls --state held --state ready
+      pollux runs ls --state scheduled
       pollux runs ls --job home --limit 20
       pollux runs ls --failed --error refused --json
     """
-    from pollux.model import RunState
+    from pollux.app.overview import runs_in_state
     from pollux.store.contract import RunFilter
 
     chosen, is_failed = _chosen_states(states)
-    where = RunFilter(states=tuple(map(RunState, chosen)), failed=True if failed or is_failed else None, **parts)
-    page = ask(existing_store(StoreChoice(config, store)), lambda app: app.list_runs(where, after=after, limit=limit))
+    where, now = RunFilter(failed=True if failed or is_failed else None, **parts), now_ms()
+    url = existing_store(StoreChoice(config, store))
+    page = ask(url, lambda app: runs_in_state(app, chosen, where, now_ms=now, after=after, limit=limit))
     if as_json:
         print_json({"runs": page.runs, "next": page.next, "unreadable": unreadable_json(page.unreadable)})
         return
-    now = now_ms()
+    _print_runs(page.runs, now)
+    say_unreadable(page.unreadable, "run")
+    if not page.runs and not page.unreadable:
+        click.echo("there are no such runs", err=True)
+    print_more(page.next)
+
+
+def _print_runs(found: Iterable[Any], now: int) -> None:
     print_table(
-        ("id", "job", "state", "due", "attempt", "took", "changed", "says"),
+        ("id", "job", "state", "due", "attempt", "took", "changed", "detail"),
         (
             (
                 run.id,
                 run.job_id,
-                outcome_of(run),
+                outcome_of(run, now=now),
                 ago(run.due_ms, now=now),
                 attempt(run),
                 took(run),
                 changed(run),
                 shortened(says(run, now=now), SAYS_MAX),
             )
-            for run in page.runs
+            for run in found
         ),
     )
-    say_unreadable(page.unreadable, "run")
-    if not page.runs and not page.unreadable:
-        click.echo("there are no such runs", err=True)
-    print_more(page.next)
 
 
 @runs.command()
@@ -195,7 +202,7 @@ def print_run(run: Any) -> None:
         (
             ("id", run.id),
             ("job", run.job_id),
-            ("state", outcome_of(run)),
+            ("state", outcome_of(run, now=now)),
             ("held", "" if run.is_retried_at(now) else run.held_reason),
             ("due", f"{moment(run.due_ms)} ({ago(run.due_ms, now=now)})"),
             ("next attempt", ago(run.visible_ms, now=now) if run.is_retried_at(now) else ""),
@@ -258,8 +265,9 @@ def _chosen_states(words: tuple[str, ...]) -> tuple[list[str], bool]:
     return list(dict.fromkeys(stored)), FAILED in words and "done" not in words
 
 
-def outcome_of(run: Any) -> str:
-    return FAILED if run.failed and run.state.value == "done" else str(run.state.value)
+def outcome_of(run: Any, *, now: int) -> str:
+    """The state as the column shows it."""
+    return FAILED if run.failed and run.state.value == "done" else str(run.shown_state(now))
 
 
 def attempt(run: Any) -> str:

@@ -89,16 +89,16 @@ def chosen_runs(url: str, choice: Selection, states: Sequence[str], *, verb: str
     """The ids that are meant; those of a filter were counted and confirmed."""
     if choice.is_named:
         return list(dict.fromkeys(choice.ids))
-    from pollux.model import RunState
+    from pollux.app.overview import runs_in_state
     from pollux.store.contract import RunFilter
 
     parts = dict(choice.parts)
     if "since" in parts:
         parts["finished_after_ms"] = since_ms(parts.pop("since"))
-    where = RunFilter(states=tuple(RunState(state) for state in states), **parts)
+    where, now = RunFilter(**parts), now_ms()
 
     async def question(app: Any) -> list[str]:
-        return await _all(lambda after: app.list_runs(where, after=after, limit=1_000), "runs")
+        return await _all(lambda after: runs_in_state(app, states, where, now_ms=now, after=after, limit=1_000), "runs")
 
     return _confirmed(ask(url, question), choice, verb=verb)
 

@@ -281,7 +281,7 @@ def _show(forecast: Forecast, *, everything: bool) -> None:
         f"at most {span(late.max_ms)} after the due time"
     )
     click.echo(f"seats     {forecast.peak_seats} taken at the peak, {forecast.mean_seats:.2f} on average")
-    click.echo(f"attempts  {forecast.attempts:,}; {forecast.failed:,} failed, {forecast.dead:,} given up on")
+    click.echo(f"attempts  {forecast.attempts:,}; {forecast.failed:,} failed, {forecast.dead:,} dead")
     if forecast.waiting:
         click.echo(f"waiting   {counted(forecast.waiting, 'run')} had no seat yet when the time was over")
     _show_load(forecast)

@@ -209,7 +209,7 @@ class HttpConnection:
                 what = f"a Pollux answers at {self.address.origin}, but nothing of it under {self.address.path}"
                 return StoreRefused(f"{what}; leave the path out: --url {self.address.origin}")
             case 502 | 504:
-                what = f"whoever stands in front of {self.address.shown} got no answer (status {status})"
+                what = f"the proxy in front of {self.address.shown} got no answer (status {status})"
                 return StoreTimeout(f"{what}: it may have done what was asked; look before you repeat it")
             case 429 | 503:
                 return StoreBusy(f"{self.address.shown} has no time for us: {words}")

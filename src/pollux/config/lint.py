@@ -27,7 +27,7 @@ def doubts(config: Config, environ: Mapping[str, str]) -> list[InvalidInput]:
         where = config.origins["store"]
         cure = "write ${env:NAME} in its place"
         if where.startswith(ENVIRONMENT):
-            cure = "whoever sees the environment of the process sees it: write ${file:/path} in its place"
+            cure = "any user who can see the environment of the process sees it: write ${file:/path} in its place"
         found.append(InvalidInput("store: a password is written out", where=where, cure=cure))
     return [*found, *doubts_of_jobs(config, environ)][:DOUBTS_MAX]
 

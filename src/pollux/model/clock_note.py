@@ -58,7 +58,7 @@ class ClockNote(Struct, frozen=True):
             f"{back.runs} run{'' if back.runs == 1 else 's'}",
         )
         at, by_ms = format_moment(back.at_ms // SECOND_MS * SECOND_MS), back.by_ms // SECOND_MS * SECOND_MS
-        since = f"{jobs} and {runs} were put right" if back.is_over else "the leader puts right what lies too far ahead"
+        since = f"{jobs} and {runs} were corrected" if back.is_over else "the leader corrects what lies too far ahead"
         return f"the clock came back by {format_ms(by_ms)} at {at}: {since}"
 
 

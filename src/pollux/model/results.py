@@ -34,11 +34,14 @@ class Counts(Struct, frozen=True):
 
 
 def queue_words(counts: Counts, waiting: int) -> str:
-    """The live runs by state, as `pollux runs --state` lists them; `waiting`: ready runs that can be claimed now."""
-    later = max(0, counts.ready - waiting)
-    some = f" ({later:,} of them for later)" if later else ""
-    many = f"{counts.ready:,} run{'' if counts.ready == 1 else 's'}"
-    return f"{many} ready{some}, {counts.held:,} held, {counts.leased:,} leased"
+    """How many runs are live, by state as `pollux runs` shows it; `waiting` of the ready ones could be claimed.
+
+    Held runs whose time is to come are counted as held: no store counts them apart.
+    """
+    ready = min(counts.ready, waiting)
+    later = counts.ready - ready
+    scheduled = f", {later:,} scheduled" if later else ""
+    return f"{ready:,} run{'' if ready == 1 else 's'} ready{scheduled}, {counts.held:,} held, {counts.leased:,} leased"
 
 
 AHEAD_MAX = 100_000  # ready runs ahead of one that a store counts exactly

@@ -32,6 +32,7 @@ class RunState(StrEnum):
 
 
 _TRACE = "\n\x1e"  # separates an error from its traceback; errors of attempts contain no control characters
+SCHEDULED = "scheduled"  # shown for a held or ready run that is not visible yet; no store has it
 LIVE = frozenset({RunState.HELD, RunState.READY, RunState.LEASED})
 FINISHED = frozenset({RunState.DONE, RunState.DEAD, RunState.CANCELLED})
 
@@ -106,6 +107,11 @@ class Run(Struct, frozen=True, omit_defaults=True, gc=False):  # gc: a value hol
         """The end of its first failed or lost attempt, among those kept in `tried`; None: none failed."""
         failed = self.tried[-(self.attempt + self.lease_losses) :] if self.attempt else ()
         return failed[0].ended_ms if failed else None
+
+    def shown_state(self, now_ms: int) -> str:
+        """The state as tables and filters name it: `scheduled` for a waiting run whose time is still to come."""
+        is_waiting = self.state is RunState.HELD or self.state is RunState.READY
+        return SCHEDULED if is_waiting and self.visible_ms > now_ms else self.state.value
 
     def is_retried_at(self, now_ms: int) -> bool:
         """Whether it has failed and waits for its next attempt."""

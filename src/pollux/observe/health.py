@@ -187,7 +187,7 @@ def _clock(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     words = "; ".join([found for each in seen.clocks if (found := each.words(snapshot.now_ms))])
     if any(each.is_behind(snapshot.now_ms) for each in seen.clocks):
         cure = (
-            "a leader puts it right within seconds: see that a node leads (pollux nodes), and that NTP keeps the clock"
+            "a leader corrects them within seconds: see that a node leads (pollux nodes), and that NTP keeps the clock"
         )
         return HealthFinding("clock", DEGRADED, words, cure)
     return HealthFinding("clock", HEALTHY, words)
@@ -270,12 +270,12 @@ def is_stale(job: JobSnapshot, snapshot: Snapshot) -> bool:
 def _sources(_: Snapshot, seen: Deployment) -> HealthFinding:
     """Code that is gone leaves its jobs behind: it may be about to come back."""
     if not seen.nodes:
-        return HealthFinding("sources", HEALTHY, "no node lives: all jobs wait, whoever declared them")
+        return HealthFinding("sources", HEALTHY, "no node lives: all jobs wait")
     if not seen.forsaken:
-        return HealthFinding("sources", HEALTHY, "whoever declares jobs that nobody else knows lives")
+        return HealthFinding("sources", HEALTHY, "every source with jobs of its own has a living node")
     parts = [f"{source} ({_many(len(ids), 'job')}: {_named(list(ids))})" for source, ids in seen.forsaken]
     source = seen.forsaken[0][0]
-    cure = f"start one, or if it is gone for good take its jobs away: pollux jobs delete --source {source}"
+    cure = f"start one, or if it was removed for good delete its jobs: pollux jobs delete --source {source}"
     return HealthFinding("sources", DEGRADED, f"no living node has {', '.join(parts)}", cure)
 
 
@@ -299,8 +299,8 @@ def _records(_: Snapshot, seen: Deployment) -> HealthFinding:
             "records", DEGRADED, f"the leader cannot read {'; '.join(jobs)}: nothing of it is fired", cure
         )
     entries = [each.words for each in seen.aside if each.kind != SCHEDULES]
-    what = f"; set aside in the last week: {'; '.join(entries)}" if entries else ""
-    return HealthFinding("records", HEALTHY, f"no job is set aside{what}")
+    what = f"; skipped in the last week: {'; '.join(entries)}" if entries else ""
+    return HealthFinding("records", HEALTHY, f"no job is unreadable{what}")
 
 
 def _dead(_: Snapshot, seen: Deployment) -> HealthFinding:

@@ -92,7 +92,7 @@ class RepeatedWarning:
 _WHAT_FOLLOWS = {
     "retryat": "it is tried again",
     "done": "the next firing is the retry",
-    "dead": "it is given up on, see `pollux dead`",
+    "dead": "it is a dead letter, see `pollux dead`",
 }
 
 
@@ -125,7 +125,7 @@ def _plan_fenced(event: e.PlanFenced) -> None:
 _UNREADABLE = {
     "job": "it is left as it is, and nothing of it is fired; all others go on. A newer release may know it; if none "
     "does, put it anew or delete it",
-    "entry": "it is set aside, all jobs are looked at again, and planning goes on. `pollux store check` shows it for a "
+    "entry": "it is skipped, all jobs are looked at again, and planning goes on. `pollux store check` shows it for a "
     "week; nothing else is to be done",
     "run": "it is passed over. Delete it",
     "note": "a pause stands, anything else of it is passed over. Write it anew or delete it",
@@ -141,7 +141,7 @@ def _record_unreadable(event: e.RecordUnreadable) -> None:
 
 def _jobs_declared(event: e.JobsDeclared) -> None:
     counts = counted(event.added, "job"), event.changed, event.gone
-    _say(logging.INFO, event, "%s: %s added, %d changed, %d gone", event.source, *counts)
+    _say(logging.INFO, event, "%s: %s added, %d changed, %d removed", event.source, *counts)
 
 
 def _jobs_elsewhere(event: e.JobsElsewhere) -> None:

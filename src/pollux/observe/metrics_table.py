@@ -300,7 +300,7 @@ FAMILIES: tuple[Family, ...] = (
         of_node(lambda n: len(n.sitting)),
     ),
     Family("scheduler_retries_total", COUNTER, NODE, "attempts to be tried again", (), tallied(ended("retried"))),
-    Family("scheduler_runs_dead_total", COUNTER, NODE, "runs given up on", (), tallied(ended("dead"))),
+    Family("scheduler_runs_dead_total", COUNTER, NODE, "runs that became dead letters", (), tallied(ended("dead"))),
     Family("scheduler_dead_letter_depth", GAUGE, STORE, "dead letters", (), of_store(lambda s: s.counts.dead)),
     # due times
     Family(
@@ -454,7 +454,7 @@ FAMILIES: tuple[Family, ...] = (
         "scheduler_outcomes_discarded_total",
         COUNTER,
         NODE,
-        "outcomes that came after their lease was gone",
+        "outcomes that came after their lease had ended",
         (),
         tallied(lambda t: t.discarded),
     ),
@@ -498,7 +498,7 @@ FAMILIES: tuple[Family, ...] = (
         "scheduler_leader_election_losses_total",
         COUNTER,
         NODE,
-        "terms lost, not given up",
+        "terms lost, not resigned",
         (),
         tallied(lambda t: t.losses),
     ),

@@ -47,7 +47,7 @@ from pollux.plan.reconcile import is_backed
 from pollux.units import SECOND_MS, format_ms
 
 _HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded", "drained", "unreadable"})
-CAME_BACK = "it was planned by a clock that has come back, and the leader puts that right"
+CAME_BACK = "it was planned by a clock that was set back since; the leader corrects it"
 GRACE_MS = 5_000  # a due time that passed so long ago should have been fired
 
 
@@ -285,7 +285,7 @@ def why_run(
             )
         case RunState.DEAD:
             cure = f"mend the cause, then revive it: pollux dead revive {run.id}"
-            return Why("dead", f"given up on: {run.error or 'no error was told'}", cure=cure)
+            return Why("dead", f"it is a dead letter: {run.error or 'no error was told'}", cure=cure)
         case RunState.CANCELLED:
             return Why("cancelled", f"it was cancelled: {run.cancel or run.error or 'no reason was told'}")
 

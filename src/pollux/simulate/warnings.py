@@ -61,7 +61,7 @@ def _jobs(seen: SimulationSummary) -> list[str]:
             said.append(f"job {job.id} loses {counted(full, 'due time')} to a full ready line: add seats")
         if row.dead:
             times = counted(row.dead, "time")
-            said.append(f"job {job.id} is given up on {times}: more attempts (retry), or mend what fails")
+            said.append(f"job {job.id} ends dead {times}: more attempts (retry), or mend what fails")
         if not row.fired and not row.skipped and job.enabled and schedule is not None:
             said.append(f"job {job.id} is never due in this time")
     return said

@@ -80,7 +80,7 @@ def _aside(notes: Iterable[Note]) -> list[CheckFinding]:
             line = f"{name} of version {each.version}: {why}" + (f": {text}" if text else "")
             (jobs if each.kind == JOBS else entries).append(line)
     found = finding("unplanned", "the leader cannot read a job, and leaves it alone", jobs)
-    what = "an entry of the feed could not be read, and was set aside: it is shown for a week"
+    what = "an entry of the feed could not be read, and was skipped: it is shown for a week"
     return found + finding("aside", what, entries, can_repair=True)
 
 

@@ -172,7 +172,7 @@ class HandedBack:
         self._said_ms[job_id] = now_ms
         self._met.pop(job_id, None)
         _log.warning(
-            "job %r cannot be read here (%s): its runs are set aside, seconds at first and up to %d s at a time, for a "
+            "job %r cannot be read here (%s): its runs are held back, seconds at first and up to %d s at a time, for a "
             "node of a newer release; if there is none, somebody else wrote it: put it anew, or delete it",
             job_id,
             reason,

@@ -28,7 +28,7 @@ def look_at_setup(path: str, store: str | None, app: str | None) -> tuple[Config
     except InvalidInput as error:
         return _as_far_as_told(path, store), [*_problems("config", error)]
     count = len(config.jobs)
-    findings = [ok("config", f"{path} is right; {count} job{'' if count == 1 else 's'}"), *of_file(Path(path))]
+    findings = [ok("config", f"{path} is valid; {count} job{'' if count == 1 else 's'}"), *of_file(Path(path))]
     findings += [warn("config", _told(doubt), doubt.cure) for doubt in _doubts(doubts, config)]
     findings += [*of_code(config), *of_server(config)]
     return _with_code(config), findings

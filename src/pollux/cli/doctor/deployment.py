@@ -46,7 +46,7 @@ def look_at_inside(path: Path, found: list[Node], *, now_ms: int, lag_ms: int) -
         return
     if inside is None:
         seen = "the log lost its shared memory (-shm), so the inside cannot be seen without touching it"
-        yield warn("schema", seen, "start a node, or run any other command: it puts that right")
+        yield warn("schema", seen, "start a node, or run any other command: it creates that anew")
         return
     yield of_schema(path, inside)
     if inside.counts is None:
@@ -156,7 +156,7 @@ def of_sources(inside: DatabaseReport) -> Iterator[DoctorFinding]:
 
     for source, ids in forsaken(inside.jobs, inside.nodes).items():
         names = ", ".join(ids[:NAMED_MAX]) + (", ..." if len(ids) > NAMED_MAX else "")
-        cure = f"start one, or if it is gone for good: pollux jobs delete --source {source}"
+        cure = f"start one, or if it was removed for good: pollux jobs delete --source {source}"
         yield warn("sources", f"no living node has {source} ({counted(len(ids), 'job')}: {names})", cure)
     for found in handler_conflicts(inside.nodes)[:NAMED_MAX]:
         yield warn("code", str(found), RIVALS_CURE)
@@ -180,7 +180,7 @@ def of_dues(inside: DatabaseReport, now_ms: int) -> DoctorFinding:
 
     clock = "; ".join([words for each in inside.clocks if (words := each.words(now_ms))])
     if any(each.is_behind(now_ms) for each in inside.clocks):
-        cure = "a leader puts that right within seconds: pollux nodes tells whether one leads"
+        cure = "a leader corrects them within seconds: `pollux nodes` shows whether one leads"
         return warn("due times", clock, cure)
     job = most_overdue(inside.due, now_ms)
     late_ms = 0 if job is None or job.next_due_ms is None else now_ms - job.next_due_ms
@@ -221,7 +221,7 @@ def of_records(inside: DatabaseReport) -> DoctorFinding:
         seen = f"the leader cannot read {'; '.join(jobs)}: nothing of it is fired"
         return warn("records", seen, "let a newer release lead; if none knows it put it anew or delete it")
     entries = [each.words for each in inside.aside if each.kind != SCHEDULES]
-    return ok("records", f"set aside in the last week: {'; '.join(entries)}" if entries else "no job is set aside")
+    return ok("records", f"skipped in the last week: {'; '.join(entries)}" if entries else "no job is unreadable")
 
 
 def _count(number: int) -> str:

@@ -81,7 +81,7 @@ def of_file_system(path: Path, kind: str) -> DoctorFinding:
     if kind in _LOST_AT_BOOT:
         return warn("file system", f"{kind}: all is lost when the machine goes down", "put it on a disk")
     if kind in _LAYERS:
-        return warn("file system", f"{kind}: a container's own layer, gone with the container", "mount a volume")
+        return warn("file system", f"{kind}: a container's own layer, lost with the container", "mount a volume")
     return ok("file system", f"{kind or 'unknown'}, local")
 
 
@@ -131,7 +131,9 @@ def of_log(files: Mapping[str, os.stat_result]) -> DoctorFinding:
         seen = f"{size} were left by a process that was killed; nothing of it is lost"
         return warn("log", seen, "the next start carries it over; never delete the -wal file by hand")
     if log.st_size > LOG_BYTES_MAX:
-        return warn("log", f"{size} wait to be carried over", "end whoever reads without end (`pollux doctor` again)")
+        return warn(
+            "log", f"{size} wait to be carried over", "end the process that reads without end (`pollux doctor` again)"
+        )
     return ok("log", f"{size}, in use")
 
 

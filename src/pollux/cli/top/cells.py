@@ -13,7 +13,7 @@ from pollux.cli.output import ago, clean, span, sparkline
 from pollux.cli.top.board import StoreSummary
 from pollux.model import Run
 
-COLUMNS = ("job", "state", "last", "latest", "fresh", "next due", "fails", "now")
+COLUMNS = ("id", "state", "last", "latest", "fresh", "next due", "failures", "now")
 LATEST = 16  # ends in the sparkline
 _STATES = {
     "running": "bold cyan",

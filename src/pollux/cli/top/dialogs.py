@@ -91,7 +91,7 @@ class DeadLetters(Screen[str]):
         yield Footer()
 
     def on_mount(self) -> None:
-        self.query_one(FittedTable).add_columns("run", "job", "when", "times", "error")
+        self.query_one(FittedTable).add_columns("id", "job", "ended", "deaths", "error")
         self._fill()
 
     def _fill(self) -> None:

@@ -311,7 +311,9 @@ class Top(App[None]):
     async def _act_on(self, verb: str, run: Run) -> str:
         async def act(app: Pollux) -> str:
             if verb == "drop":
-                return f"run {run.id} is forgotten" if await app.drop([run.id]) else f"! run {run.id} was gone"
+                return (
+                    f"run {run.id} is forgotten" if await app.drop([run.id]) else f"! there is no run {run.id} any more"
+                )
             [answer] = await app.revive([run.id])
             return f"run {run.id} runs again" if answer.answer.value == "ok" else f"! {run.id}: {answer.answer.value}"
 

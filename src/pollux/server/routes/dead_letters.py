@@ -31,7 +31,7 @@ DEAD = (RunState.DEAD,)
 IDS_MAX = 1_000
 WHY_NOT = {
     "lost": "it is no dead letter",
-    "stale": "its job is gone: add the job again, or drop it",
+    "stale": "its job was deleted: add the job again, or drop it",
     "conflict": "its key is taken by a live run",
 }
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from pollux.app.overview import runs_in_state
 from pollux.app.verbs import ANYWAY
 from pollux.errors import Conflict, Unreadable
 from pollux.model import STOP, Job
@@ -27,8 +28,10 @@ from pollux.server.schemas.runs import (
     of_cursor,
     run_filter_of,
     run_view,
+    states_of,
     unreadable_views,
 )
+from pollux.store.contract import RunFilter, RunPage
 from pollux.units import counted
 
 BY_API = 'send {"anyway": true}'
@@ -149,11 +152,19 @@ async def why(desk: RequestContext, job_id: str) -> WhyView:
 async def runs_of(desk: RequestContext, job_id: str, query: RunQuery) -> RunList:
     """The runs of a job: live ones by due time, then finished ones, newest first."""
     where = replace(run_filter_of(query), job_id=job_id)
-    with of_cursor():
-        page = await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)
+    page = await page_of(desk, query, where)
     if not page.runs:
         await desk.verbs.find_job(job_id)
     return RunList(await each_made(run_view, page.runs), page.next, unreadable_views(page.unreadable))
+
+
+async def page_of(desk: RequestContext, query: RunQuery, where: RunFilter) -> RunPage:
+    """The page of runs that a query asks for."""
+    states, now_ms = states_of(query), desk.verbs.now_ms()
+    with of_cursor():
+        return await runs_in_state(
+            desk.verbs, states, where, now_ms=now_ms, after=given(query.cursor), limit=query.limit
+        )
 
 
 async def why_view(desk: RequestContext, name: str) -> WhyView:

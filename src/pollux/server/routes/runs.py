@@ -16,7 +16,7 @@ from pollux.server.cooperative import each_made, in_pieces
 from pollux.server.limits import BATCH_BODY_MAX
 from pollux.server.problems import Problem, problem_of
 from pollux.server.roles import Role
-from pollux.server.routes.job_actions import WhyView, why_view
+from pollux.server.routes.job_actions import WhyView, page_of, why_view
 from pollux.server.routes.jobs import made_id, quoted
 from pollux.server.routing import Reply, RequestContext, Routes
 from pollux.server.schemas.jobs import JobRef
@@ -30,8 +30,6 @@ from pollux.server.schemas.runs import (
     RunQuery,
     RunView,
     accepted_view,
-    given,
-    of_cursor,
     run_filter_of,
     run_view,
     unreadable_views,
@@ -76,8 +74,7 @@ class RunCancelled(Struct, frozen=True):
 async def list_runs(desk: RequestContext, query: RunQuery) -> RunList:
     """List runs: live ones by due time, then finished ones, newest first."""
     where = run_filter_of(query)
-    with of_cursor():
-        page = await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)
+    page = await page_of(desk, query, where)
     return RunList(await each_made(run_view, page.runs), page.next, unreadable_views(page.unreadable))
 
 

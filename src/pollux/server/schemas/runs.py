@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
 from pollux.errors import InvalidInput, Unreadable, placed, read_at
-from pollux.model import VERSION_MAX, Run, RunState, as_it_is
+from pollux.model import SCHEDULED, VERSION_MAX, Run, RunState, as_it_is
 from pollux.secrets import HIDDEN, hide
 from pollux.server.schemas.jobs import Duration, JobId, JobRef, Moment, PriorityWord, moment
 from pollux.store.contract import RunFilter
@@ -19,8 +19,11 @@ from pollux.units import moment_ms
 RunStateWord = Literal["held", "ready", "leased", "done", "dead", "cancelled"]
 FAILED = "failed"
 RunStateAsked = Annotated[
-    Literal[RunStateWord, "failed"],
-    Meta(description="`failed`: those of `done` that failed, as the tables of `pollux runs` call them"),
+    Literal[RunStateWord, "scheduled", "failed"],
+    Meta(
+        description="`scheduled`: held or ready runs whose `visible_at` is to come, `held` and `ready`: those whose is "
+        "not; `failed`: those of `done` that failed"
+    ),
 ]
 RUN_CURSOR = r"^(live:-?[0-9]{1,15}:[ -~]{0,300}|past:-?[0-9]{1,29}(:[0-9]{1,18})?)$"
 OTHER_CURSOR = "a cursor that no page of this store has answered"  # refused although it fits the schema
@@ -193,13 +196,20 @@ def given(value: Any) -> Any:
     return None if value is UNSET else value
 
 
+def states_of(query: RunQuery) -> tuple[str, ...]:
+    """The shown states that a query asks for; none: all."""
+    if not isinstance(query.state, str):
+        return ()
+    return ("done" if query.state == FAILED else query.state,)
+
+
 def run_filter_of(query: RunQuery, states: tuple[RunState, ...] = ()) -> RunFilter:
     since = given(query.since)
     is_failed = query.state == FAILED
     if is_failed and query.failed is False:
         what, cure = "no run with state=failed has failed=false", "leave it out with state=failed"
         raise InvalidInput(what, where="failed", cure=cure)
-    if isinstance(query.state, str):
+    if isinstance(query.state, str) and query.state != SCHEDULED:
         states = (RunState.DONE if is_failed else RunState(query.state),)
     return RunFilter(
         states=states,

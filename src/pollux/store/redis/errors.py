@@ -50,7 +50,7 @@ def translated(error: Exception, name: str) -> StoreError:
         case exceptions.BusyLoadingError():
             return StoreAway(f"the server {name} is still loading its data; it answers when that is done")
         case exceptions.InvalidResponse():
-            return StoreRefused(f"whoever answers at {name} is no Redis ({said}); correct host and port of the URL")
+            return StoreRefused(f"the server at {name} is no Redis ({said}); correct host and port of the URL")
         case exceptions.ConnectionError() | exceptions.TimeoutError() | OSError():
             return _unreachable(error, said, name)
     if isinstance(error, exceptions.OutOfMemoryError) or "OOM" in said or "MISCONF" in said:
