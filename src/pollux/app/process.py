@@ -161,7 +161,8 @@ async def has_started(
         else:
             if conflicting.beats:
                 say(
-                    f"no longer there: {conflicting.names}; this start takes the place, and the jobs are those that it declares"
+                    f"no longer there: {conflicting.names}; this start takes the place, "
+                    "and the jobs are those that it declares"
                 )
             return True
     return False
