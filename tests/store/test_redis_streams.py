@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from random import Random
 
 import pytest
 
@@ -21,6 +22,7 @@ from pollux.testing.conformance.builders import (
     LEASE_MS,
     T0,
     a_run,
+    an_outcome,
     claim,
     finished,
     given,
@@ -180,6 +182,35 @@ async def test_the_streams_tell_the_truth_after_every_verb(store, redis, url):
     await truth(store, redis, url, T0 + 6_000 + LEASE_MS)
     names = {row["name"] for row in await redis.xinfo_consumers(f"{prefix(url)}:jobs:normal", "scheduler")}
     assert names <= {b"n", b"node", first.owner.encode(), second.owner.encode()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_streams_tell_the_truth_after_any_calls_in_any_order(store, redis, url, seed):
+    """Only a claim advances the clock: a run that becomes visible by itself gets its entry with the next such call."""
+    dice, now_ms, made, held = Random(seed), T0, [], []
+    await given_jobs(store, "job")
+    for nth in range(120):
+        match dice.choice(["enqueue", "claim", "claim", "settle", "settle", "cancel"]):
+            case "enqueue":
+                more = [f"r{nth}-{n}" for n in range(dice.randint(1, 4))]
+                delay_ms, priority = dice.choice([0, 0, 5, 500]), dice.choice([1, 2, 2, 3])
+                runs = [a_run(run_id, due_ms=now_ms + delay_ms, priority=priority) for run_id in more]
+                await store.enqueue([*runs, a_run(f"g{nth}", gated=True)][: dice.randint(1, 5)], now_ms=now_ms)
+                made += more
+            case "claim":
+                now_ms += dice.choice([0, 1, 400, LEASE_MS])
+                lease_ms = dice.choice([300, LEASE_MS, 10 * LEASE_MS])
+                held += await claim(store, dice.choice([1, 2, 9]), lease_ms=lease_ms, now_ms=now_ms)
+            case "settle":
+                dice.shuffle(held)
+                some, held = held[:3], held[3:]
+                later_ms = now_ms + 300
+                other = [RetryAt(later_ms), Back(), Back(later_ms), Hold("not here"), Dead("no")]
+                verdict, outcome = dice.choice([*other, *[Done()] * 5]), an_outcome(now_ms)
+                await store.settle([settlement(run, verdict, outcome=outcome) for run in some], now_ms=now_ms)
+            case _:
+                await store.cancel(run_ids=made[-2:], now_ms=now_ms)
+        await truth(store, redis, url, now_ms)
 
 
 async def test_consumers_that_nobody_is_any_more_go_but_none_that_holds_a_run(store, redis, url):
