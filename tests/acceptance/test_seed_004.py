@@ -79,6 +79,7 @@ SEATS = 3
 MORE_SEATS = SEATS + 2
 # A target has a place for each seat: the run of a poll that finds none goes back after 0.1 s and comes again.
 FILE = f"pool: {{seats: {SEATS}}}\nhttp: {{allow_networks: 127.0.0.0/8, per_target: {MORE_SEATS}}}\n"
+PATIENT = {"timeout": f"{PATIENCE_SECONDS:.0f}s"}  # not the usual 30 s: no poll ends before its target answers
 
 
 class Target:
@@ -348,7 +349,7 @@ def high_queue_depth(operator: Operator, target: Target, job_id: str, server) ->
     polls = target.polls
     target.may_answer.clear()
     for _ in range(MORE_SEATS):
-        operator.types(f"{FORCE} -d", job_id, {"anyway": True})
+        operator.types(f"{FORCE} -d", job_id, {"anyway": True, "params": PATIENT})
     operator.sees(WORKERS, "all seats are taken", lambda seen: (seen["active"], seen["idle"]) == (SEATS, 0))
     busy = operator.sees(HEALTH, "two wait", lambda seen: seen["queue_depth"] == 2)
     assert busy["workers_busy"] == SEATS
