@@ -309,13 +309,13 @@ ON_POSTGRES = (
     sabotage(
         "S1.postgres-plain",
         "the one statement that ends many runs does not ask whose they are",
-        Patch("store/postgres/queries/settle.sql", " AND l.token = coalesce(b.token, ($2::text[])[1])", ""),
+        Patch("store/postgres/queries/settle.sql", " AND q.token = coalesce(b.token, ($2::text[])[1])", ""),
         tests=(TWIN + "test_a_plain_end_that_comes_after_another_handle_took_the_run_is_lost[postgres]",),
     ),
     sabotage(
         "S2.postgres",
         "renew extends a lease whatever token it is shown",
-        Patch("store/postgres/queries/renew.sql", " AND l.token = a.token ORDER", " ORDER"),
+        Patch("store/postgres/queries/renew.sql", " AND q.token = a.token ORDER", " ORDER"),
         Patch(
             "store/postgres/claim.py",
             "{(row[0], row[1]): got(row[2]) for row in found}",
@@ -371,7 +371,7 @@ ON_POSTGRES = (
     sabotage(
         "S5.postgres-plain",
         "the one statement that makes many runs does not look whether one of them has ended meanwhile",
-        Patch("store/postgres/migrations/0008_later.sql", "  PERFORM {s}.none_ended(ids);\n", ""),
+        Patch("store/postgres/migrations/0001_schema.sql", "  PERFORM {s}.none_ended(ids);\n", ""),
         tests=(ENQUEUED + "test_an_id_that_ends_while_it_is_made_again_is_not_made_again",),
     ),
     sabotage(
@@ -396,7 +396,7 @@ ON_POSTGRES = (
         "every delivery has the same token",
         Patch(
             "store/postgres/queries/claim.sql",
-            "token = $1::text || ':' || (l.fence + 1)",
+            "token = $1::text || ':' || (q.fence + 1)",
             "token = left($1::text, 0) || 't'",
         ),
         Patch("store/postgres/claim.py", 'f"{token}:{row[FENCE]}"', '"t"'),
@@ -408,7 +408,7 @@ ON_POSTGRES = (
         "leases are taken back although they have not ended",
         Patch("store/postgres/claim.py", " or seen.ends_ms > seen.now_ms:", ":"),
         Patch(
-            "store/postgres/queries/claim.sql", "l.lease_until_ms <= $1::bigint\nORDER BY", "$1::bigint > 0\nORDER BY"
+            "store/postgres/queries/claim.sql", "q.lease_until_ms <= $1::bigint\nORDER BY", "$1::bigint > 0\nORDER BY"
         ),
         tests=(POSTGRES + LIVING,),
     ),
@@ -417,11 +417,11 @@ ON_POSTGRES = (
         "a run handed back by a node that leaves is charged with a failure",
         Patch(
             "store/postgres/queries/settle.sql",
-            "UPDATE {s}.line AS l\nSET state = b.state, held_reason = b.reason, visible_ms = b.visible_ms, "
-            "settled = l.token, owner = '', lease_until_ms = 0,\n",
+            "UPDATE {s}.queue AS q\nSET state = b.state, held_reason = b.reason, visible_ms = b.visible_ms, "
+            "settled = q.token, owner = '', lease_until_ms = 0,\n",
             "WITH charged AS (UPDATE {s}.runs SET attempt = attempt + 1 WHERE seq = ANY($1::bigint[]))\n"
-            "UPDATE {s}.line AS l\nSET state = b.state, held_reason = b.reason, visible_ms = b.visible_ms, "
-            "settled = l.token, owner = '', lease_until_ms = 0,\n",
+            "UPDATE {s}.queue AS q\nSET state = b.state, held_reason = b.reason, visible_ms = b.visible_ms, "
+            "settled = q.token, owner = '', lease_until_ms = 0,\n",
         ),
         tests=(POSTGRES + UNCHARGED,),
     ),

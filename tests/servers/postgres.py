@@ -256,8 +256,8 @@ async def _empty(connection: asyncpg.Connection, schema: str) -> None:
         tables = [row[0] for row in rows if row[0] != "meta"]
         gone = "".join(f"DELETE FROM {schema}.{table};" for table in tables)
         sequences = "".join(
-            f"ALTER SEQUENCE {schema}.{name} RESTART;" for name in ("run_seq", "note_revision", "tally_slot")
+            f"ALTER SEQUENCE {schema}.{name} RESTART;" for name in ("run_seq", "note_revision", "counters_slot")
         )
         begin = f"INSERT INTO {schema}.term VALUES (0, '', 0, 0);"
-        begin += f"INSERT INTO {schema}.tally (slot) SELECT generate_series(0, 15);"
+        begin += f"INSERT INTO {schema}.counters (slot) SELECT generate_series(0, 15);"
         await connection.execute(gone + sequences + begin)

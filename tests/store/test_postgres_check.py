@@ -56,22 +56,22 @@ async def test_a_store_in_order_has_no_findings(url):
 
 
 PLANTED = {
-    "counts": ["UPDATE {s}.tally SET ready = ready + 1 WHERE slot = 3"],
-    "counts ": ["UPDATE {s}.tally SET dead = dead - 1 WHERE slot = 3"],
-    "counts  ": ["DELETE FROM {s}.tally WHERE slot = 7"],
-    "indexes": ["DROP INDEX {s}.line_ready"],
-    "indexes ": ["UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{s}.past_shelf'::regclass"],
-    "states": ["UPDATE {s}.past SET state = 1 WHERE state = 3"],
-    "states ": ["UPDATE {s}.past SET shelf = 0 WHERE state = 4"],
-    "states  ": ["UPDATE {s}.past SET id = 'later' WHERE state = 4"],
-    "leases": ["UPDATE {s}.line SET token = '' WHERE state = 2"],
-    "states   ": ["UPDATE {s}.line SET job_id = 'another' WHERE state = 1"],
+    "counts": ["UPDATE {s}.counters SET ready = ready + 1 WHERE slot = 3"],
+    "counts ": ["UPDATE {s}.counters SET dead = dead - 1 WHERE slot = 3"],
+    "counts  ": ["DELETE FROM {s}.counters WHERE slot = 7"],
+    "indexes": ["DROP INDEX {s}.queue_ready"],
+    "indexes ": ["UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{s}.history_class'::regclass"],
+    "states": ["UPDATE {s}.history SET state = 1 WHERE state = 3"],
+    "states ": ["UPDATE {s}.history SET history_class = 0 WHERE state = 4"],
+    "states  ": ["UPDATE {s}.history SET id = 'later' WHERE state = 4"],
+    "leases": ["UPDATE {s}.queue SET token = '' WHERE state = 2"],
+    "states   ": ["UPDATE {s}.queue SET job_id = 'another' WHERE state = 1"],
     "orphans": [
-        "UPDATE {s}.line SET job_id = 'gone' WHERE seq = (SELECT seq FROM {s}.runs WHERE id = 'later')",
+        "UPDATE {s}.queue SET job_id = 'gone' WHERE seq = (SELECT seq FROM {s}.runs WHERE id = 'later')",
         "UPDATE {s}.runs SET job_id = 'gone' WHERE id = 'later'",
     ],
     "buried": ["INSERT INTO {s}.tombs (id, revision) VALUES ('job0', 1)"],
-    "records": ["UPDATE {s}.past SET result = '{' WHERE state = 3"],
+    "records": ["UPDATE {s}.history SET result = '{' WHERE state = 3"],
     "records ": ["UPDATE {s}.jobs SET definition = '{}'"],
     "records  ": ["UPDATE {s}.notes SET value = '' WHERE key = 'n1'"],
     "feed": ["UPDATE {s}.feed SET body = '0'"],
@@ -88,7 +88,7 @@ async def test_what_is_wrong_is_found(url, rule):
 
 
 async def test_a_run_in_another_version_than_its_job_is_found(url):
-    await spoil(url, "UPDATE {s}.line SET version = 7 WHERE seq = (SELECT seq FROM {s}.runs WHERE id = 'later')")
+    await spoil(url, "UPDATE {s}.queue SET version = 7 WHERE seq = (SELECT seq FROM {s}.runs WHERE id = 'later')")
     found = {finding.rule: finding for finding in (await check(url, silent)).findings}
     assert set(found) == {"versions", "counts"}
     assert found["versions"].shown == ("later",)
@@ -96,8 +96,8 @@ async def test_a_run_in_another_version_than_its_job_is_found(url):
 
 async def test_wrong_counts_are_counted_again_while_others_work(url):
     before = await check(url, silent)
-    await spoil(url, "UPDATE {s}.tally SET held = 7, ready = 0, leased = 99, dead = 3, feed = 0, ends = 1, jobs = 0")
-    await spoil(url, "DELETE FROM {s}.tally WHERE slot IN (0, 5)")
+    await spoil(url, "UPDATE {s}.counters SET held = 7, ready = 0, leased = 99, dead = 3, feed = 0, ends = 1, jobs = 0")
+    await spoil(url, "DELETE FROM {s}.counters WHERE slot IN (0, 5)")
     [finding] = (await check(url, silent)).findings
     assert finding.can_repair
     assert any("ready in version" in line for line in finding.shown)
@@ -134,7 +134,7 @@ async def some(made):
 
 async def test_a_recounted_store_goes_on_counting(url):
     """No matter in which slot a writer counts."""
-    await spoil(url, "DELETE FROM {s}.tally")
+    await spoil(url, "DELETE FROM {s}.counters")
     await repair(url)
     for number in range(3):
         store = open_store(url)
@@ -147,18 +147,18 @@ async def test_a_recounted_store_goes_on_counting(url):
 async def test_lost_and_broken_indexes_are_built_again(url):
     await spoil(
         url,
-        "DROP INDEX {s}.line_ready",
-        "DROP INDEX {s}.past_id",
+        "DROP INDEX {s}.queue_ready",
+        "DROP INDEX {s}.history_id",
         "UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{s}.jobs_due'::regclass",
     )
     [finding] = (await check(url, silent)).findings
-    assert set(finding.shown) == {"jobs_due is not valid", "line_ready is missing", "past_id is missing"}
+    assert set(finding.shown) == {"jobs_due is not valid", "queue_ready is missing", "history_id is missing"}
     await repair(url)
     assert await rules(url) == []
 
 
 def test_every_index_of_the_migrations_is_known():
-    assert {"runs_id", "line_ready", "line_leased", "past_shelf", "jobs_due"} <= set(index_statements())
+    assert {"runs_id", "queue_ready", "queue_leased", "history_class", "jobs_due"} <= set(index_statements())
 
 
 async def test_an_audit_log_that_was_pruned_is_in_order(url):
@@ -181,7 +181,7 @@ def test_the_command_tells_and_repairs(url, tmp_path):
     here = SameProcess(tmp_path)
     where = ("--store", url)
     assert here.ok("store", "check", *where).out.startswith("ok: PostgreSQL at ")
-    asyncio.run(spoil(url, "UPDATE {s}.tally SET ready = ready + 5 WHERE slot = 1"))
+    asyncio.run(spoil(url, "UPDATE {s}.counters SET ready = ready + 5 WHERE slot = 1"))
     answer = here("store", "check", *where)
     assert answer.code == 1
     assert "counts: a count differs from what is there" in answer.out

@@ -134,8 +134,8 @@ async def test_the_same_claim_from_two_sides_at_once_is_one_claim(url, store, gi
         [seq] = [
             row[0]
             for row in await other.fetch(
-                f"UPDATE {schema}.line SET state = 2, fence = 1, token = 't:1', owner = 'n', lease_until_ms = $1 "
-                f"WHERE seq = (SELECT min(seq) FROM {schema}.line) RETURNING seq",
+                f"UPDATE {schema}.queue SET state = 2, fence = 1, token = 't:1', owner = 'n', lease_until_ms = $1 "
+                f"WHERE seq = (SELECT min(seq) FROM {schema}.queue) RETURNING seq",
                 NOW + LEASE,
             )
         ]

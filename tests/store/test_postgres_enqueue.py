@@ -227,8 +227,8 @@ async def test_an_id_that_ends_while_it_is_made_again_is_not_made_again(url, sto
     await store.enqueue([a_run("a", due_ms=NOW)], now_ms=NOW)
     schema = url.rpartition("=")[2]
     moved = (
-        f"WITH r AS (DELETE FROM {schema}.runs RETURNING *), l AS (DELETE FROM {schema}.line RETURNING *) "
-        f"INSERT INTO {schema}.past SELECT r.seq, id, r.job_id, r.due_ms, cause, key, payload, r.priority, grp, "
+        f"WITH r AS (DELETE FROM {schema}.runs RETURNING *), l AS (DELETE FROM {schema}.queue RETURNING *) "
+        f"INSERT INTO {schema}.history SELECT r.seq, id, r.job_id, r.due_ms, cause, key, payload, r.priority, grp, "
         "target, gated, 3, '', visible_ms, 1, 0, 0, 1, 't', '', 0, '', 1, 2, false, NULL, '', NULL, 1, '', NULL, '', "
         "0, version FROM r, l"
     )
@@ -248,7 +248,7 @@ async def test_an_id_that_lived_and_ended_while_the_statement_waited_is_not_made
     """Unknown when the statement began, over when it writes: only a look after that can see it."""
     schema = url.rpartition("=")[2]
     ended = (
-        f"INSERT INTO {schema}.past SELECT 1, 'a', 'job', 1, 2, NULL, NULL, 2, '', '', false, 3, '', 1, 1, 0, 0, 1, "
+        f"INSERT INTO {schema}.history SELECT 1, 'a', 'job', 1, 2, NULL, NULL, 2, '', '', false, 3, '', 1, 1, 0, 0, 1, "
         "'t', '', 0, '', 1, 2, false, NULL, '', NULL, 1, '', NULL, '', 0, 2"
     )
     async with other.transaction():

@@ -60,7 +60,7 @@ async def test_a_settlement_locks_the_job_before_its_run(store, psql, ended):
         await psql.execute(f"SELECT 1 FROM {schema}.jobs WHERE id = 'job' FOR UPDATE")
         settling = asyncio.ensure_future(store.settle([ended(run)], now_ms=T0))
         await until_it_waits(psql)
-        await psql.execute(f"SELECT 1 FROM {schema}.line FOR UPDATE NOWAIT")
+        await psql.execute(f"SELECT 1 FROM {schema}.queue FOR UPDATE NOWAIT")
 
     assert await settling == [Answer.OK]
 
@@ -81,12 +81,12 @@ async def test_a_plain_settlement_that_meets_a_deadlock_goes_the_long_way(store,
     await store._read(None, lambda tx: tx.rows("SET deadlock_timeout = '3s'"))  # for as long the ring can be closed
     await psql.execute("SET deadlock_timeout = '1min'")  # it is the other one who finds out
     async with psql.transaction():
-        await psql.execute(f"UPDATE {schema}.tally SET wakes = wakes")
+        await psql.execute(f"UPDATE {schema}.counters SET wakes = wakes")
         settling = asyncio.ensure_future(
             store.settle([settlement(run, Done(), outcome=Outcome(T0, T0 + 1))], now_ms=T0)
         )
         await until_it_waits(psql)
-        await psql.execute(f"SELECT 1 FROM {schema}.line FOR UPDATE")
+        await psql.execute(f"SELECT 1 FROM {schema}.queue FOR UPDATE")
 
     assert await settling == [Answer.OK]
     assert taken == [False]

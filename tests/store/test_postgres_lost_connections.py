@@ -122,7 +122,7 @@ async def test_a_call_that_is_cut_in_the_middle_says_so_and_its_repeat_is_right(
         "renew": lambda: store.renew([renewal(run)], lease_ms=60_000),
         "claim": lambda: store.claim(node="n", token="again", limit=1, lease_ms=60_000),
     }
-    await held(plain, url, "tally")  # the last thing that a write touches
+    await held(plain, url, "counters")  # the last thing that a write touches
     under_way = asyncio.ensure_future(calls[verb]())
     await cut_when_waiting(url)
     await plain.execute("ROLLBACK")

@@ -138,9 +138,9 @@ async def test_the_busy_tables_leave_room_and_are_vacuumed_early():
     await connection.close()
     told = {row[0]: dict(each.split("=") for each in row[1] or ()) for row in found}
 
-    for table in ("line", "runs", "jobs"):
+    for table in ("queue", "runs", "jobs"):
         assert int(told[table]["fillfactor"]) < 100, table
-    for table in ("line", "runs", "jobs", "feed"):
+    for table in ("queue", "runs", "jobs", "feed"):
         assert float(told[table]["autovacuum_vacuum_scale_factor"]) <= 0.02, table
         assert told[table]["autovacuum_vacuum_cost_delay"] == "0", table
 

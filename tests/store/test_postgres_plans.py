@@ -28,10 +28,10 @@ ROOM = (
     "wal_level=minimal",
     "max_wal_senders=0",
 )
-BIG = {"ready": 100_000, "later": 1_000_000, "past": 1_000_000}
-SMALL = {"ready": 1_000, "later": 0, "past": 0}
+BIG = {"ready": 100_000, "later": 1_000_000, "history": 1_000_000}
+SMALL = {"ready": 1_000, "later": 0, "history": 0}
 FEW_AND_MANY = (8, 40)  # of a few ids it is asked beforehand whether they are known
-WALKED = {"tally", "nodes", "term", "notes", "claims"}  # tables of a few rows, whatever happens
+WALKED = {"counters", "nodes", "term", "notes", "claims"}  # tables of a few rows, whatever happens
 
 # Made without the store, whose way would take minutes: as its statements would leave them.
 FILL = """
@@ -42,18 +42,18 @@ FROM generate_series(1, {jobs}) AS n;
 INSERT INTO {s}.runs (seq, id, job_id, due_ms, cause, priority, grp, target, gated, later)
 SELECT n, 'r' || n, 'job-' || lpad((n % {jobs} + 1)::text, 5, '0'), {now} + n, 2, 1 + n % 3, '', '', false, n > {ready}
 FROM generate_series(1, {ready} + {later}) AS n;
-INSERT INTO {s}.line (seq, job_id, priority, due_ms, state, visible_ms, held_reason, later)
+INSERT INTO {s}.queue (seq, job_id, priority, due_ms, state, visible_ms, held_reason, later)
 SELECT n, 'job-' || lpad((n % {jobs} + 1)::text, 5, '0'), 1 + n % 3, {now} + n, 1,
   CASE WHEN n <= {ready} THEN {now} - 1000 ELSE {now} + {day} + n END, '', n > {ready}
 FROM generate_series(1, {ready} + {later}) AS n;
-INSERT INTO {s}.past
+INSERT INTO {s}.history
 SELECT 10000000 + n, 'p' || n, 'job-' || lpad((n % {jobs} + 1)::text, 5, '0'), {now} - n, 2, NULL, NULL, 2, '', '',
   false, CASE WHEN n % 100 = 0 THEN 4 ELSE 3 END, '', {now} - n, 1, 0, 0, 1, 't:1', '', 0, '', {now} - n, {now} - n,
   false, NULL, '', NULL, 1, '', NULL, '',
   CASE WHEN n % 100 = 0 THEN 2 WHEN n % 2 = 0 THEN 1 ELSE 0 END, 2
-FROM generate_series(1, {past}) AS n;
+FROM generate_series(1, {history}) AS n;
 SELECT setval('{s}.run_seq', 20000000);
-UPDATE {s}.tally SET ready = {ready} + {later}, jobs = {jobs} WHERE version = 2 AND slot = 0;
+UPDATE {s}.counters SET ready = {ready} + {later}, jobs = {jobs} WHERE version = 2 AND slot = 0;
 """
 
 
@@ -84,7 +84,7 @@ async def fill(url, schema, size):
             await connection.execute(statement.format(s=schema, now=NOW, day=DAY, jobs=JOBS, **size))
     for name, definition in indexes:
         await connection.execute(definition) if not name.endswith("_pkey") else None
-    await connection.execute(f"ANALYZE {schema}.runs, {schema}.line, {schema}.past, {schema}.jobs")
+    await connection.execute(f"ANALYZE {schema}.runs, {schema}.queue, {schema}.history, {schema}.jobs")
     await connection.close()
 
 
@@ -355,10 +355,10 @@ async def test_a_claim_takes_its_plan_from_the_indexes_of_the_line(house):
 
     def used(plan):
         names = [node["Index Name"] for node in nodes(plan) if "Index Name" in node]
-        return [name for name in names if name.startswith(("line", "runs"))]
+        return [name for name in names if name.startswith(("queue", "runs"))]
 
     full, small = await a_claim(await house("big")), await a_claim(await house("small"))
-    assert used(full)[0] == "line_ready"
+    assert used(full)[0] == "queue_ready"
     assert used(full) == used(small)
 
 
@@ -367,7 +367,7 @@ async def test_a_lease_is_written_to_the_line_alone(house):
     here = await house("big")
     plan = await a_claim(here)
     written = [node["Relation Name"] for node in nodes(plan) if node["Node Type"] == "ModifyTable"]
-    assert sorted(written) == ["claims", "line", "tally"]
+    assert sorted(written) == ["claims", "counters", "queue"]
 
 
 async def test_plans_that_were_made_while_all_was_empty_serve_when_it_is_full(server):
@@ -385,14 +385,14 @@ async def test_plans_that_were_made_while_all_was_empty_serve_when_it_is_full(se
     for statement in FILL.split(";\n"):
         if statement.strip():
             await connection.execute(
-                statement.format(s="grown", now=NOW, day=DAY, jobs=100, ready=20_000, later=0, past=9)
+                statement.format(s="grown", now=NOW, day=DAY, jobs=100, ready=20_000, later=0, history=9)
             )
 
     for name, (_, _, args) in KEPT.items():
         rows = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE {name}({args})")
         plan = json.loads(rows[0][0])[0]["Plan"]
         assert walks(plan) == [], name
-        assert name != "take" or sorts(plan, "line") == [], name
+        assert name != "take" or sorts(plan, "queue") == [], name
     await connection.execute("BEGIN")
     for n in FEW_AND_MANY:  # what a function does inside is seen by what it reads
         assert buffers(await here.plan("enqueue", "plain", *some_plain(n))) < 20 * n, n

@@ -23,13 +23,13 @@ ROWS = {
     "tombs": "(n, id, revision) OVERRIDING SYSTEM VALUE SELECT n, 'tomb ' || n, 1",
     "jobs": "(n, id, revision, release, source, handler, name, grp, target, tags, enabled, once, definition) "
     "OVERRIDING SYSTEM VALUE SELECT n, 'by hand ' || n, 1, 0, '', 'h', '', '', '', '', true, false, '{{}}'",
-    "line": "(seq, job_id, priority, due_ms, state, visible_ms, held_reason) SELECT n, 'job', 2, 0, 0, 0, ''",
-    "past": "SELECT n, 'by hand ' || n, 'job', 0, 2, NULL, NULL, 2, '', '', false, 3, '', 0, 0, 0, 0, 1, '', '', 0, "
+    "queue": "(seq, job_id, priority, due_ms, state, visible_ms, held_reason) SELECT n, 'job', 2, 0, 0, 0, ''",
+    "history": "SELECT n, 'by hand ' || n, 'job', 0, 2, NULL, NULL, 2, '', '', false, 3, '', 0, 0, 0, 0, 1, '', '', 0, "
     "'', 0, 0, false, NULL, '', NULL, 1, '', NULL, '', 0, 2",
     "runs": "(seq, id, job_id, due_ms, cause, priority, grp, target, gated) "
     "SELECT n, 'by hand ' || n, 'job', 0, 2, 2, '', '', false",
 }
-SEQUENCE = {"feed": "feed_id_seq", "line": "run_seq", "runs": "run_seq", "past": "run_seq"}
+SEQUENCE = {"feed": "feed_id_seq", "queue": "run_seq", "runs": "run_seq", "history": "run_seq"}
 
 
 @pytest.fixture
@@ -134,11 +134,11 @@ async def test_a_job_can_be_deleted_although_others_have_the_number_of_its_tomb(
 
 
 @pytest.mark.parametrize("many", FEW_AND_MANY)
-@pytest.mark.parametrize("table", ["line", "runs"])
+@pytest.mark.parametrize("table", ["queue", "runs"])
 @pytest.mark.parametrize("key", [None, "k"], ids=["plain", "with a key"])
 async def test_a_run_gets_a_number_that_nobody_has(store, take, table, many, key):
-    """In the line alone, or a whole run."""
-    await take("line", many)
+    """In the queue alone, or a whole run."""
+    await take("queue", many)
     if table == "runs":
         await take("runs", many)
 
@@ -148,7 +148,7 @@ async def test_a_run_gets_a_number_that_nobody_has(store, take, table, many, key
 
 async def test_a_run_that_cannot_end_for_its_number_is_the_only_one(store, take):
     """A finished one has it, which nobody sees before.  The next ones go behind all of them."""
-    await take("past", 300)
+    await take("history", 300)
     await store.enqueue([a_run("a")], now_ms=T0)
     [stuck] = await claim(store)
     with pytest.raises(asyncpg.UniqueViolationError):

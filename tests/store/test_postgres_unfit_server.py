@@ -304,7 +304,7 @@ async def spoil(plain, store, statement):
     [
         ("UPDATE {s}.runs SET payload = 'not json' WHERE id = 'bad'", "it cannot be read"),
         ("UPDATE {s}.runs SET cause = 77 WHERE id = 'bad'", "it cannot be read"),
-        ("UPDATE {s}.line SET fence = 3; UPDATE {s}.runs SET tried = '[7]' WHERE id = 'bad'", "it cannot be read"),
+        ("UPDATE {s}.queue SET fence = 3; UPDATE {s}.runs SET tried = '[7]' WHERE id = 'bad'", "it cannot be read"),
     ],
     ids=["payload", "cause", "tried"],
 )
@@ -327,7 +327,7 @@ async def test_a_run_that_cannot_be_read_dies_of_it_and_the_others_are_run(plain
 async def test_a_lease_that_was_spoilt_ends_like_any_other(plain, store, wrong):
     """Its worker is gone, and somebody wrote into it: it is taken back, and so are the others."""
     assert len(await claim(store)) == 3
-    await spoil(plain, store, wrong + "; UPDATE {s}.line SET lease_until_ms = 1")
+    await spoil(plain, store, wrong + "; UPDATE {s}.queue SET lease_until_ms = 1")
     again = await store.claim(node="n", token="again", limit=9, lease_ms=60_000)
 
     assert {"good", "next"} <= set(ids(again.runs))

@@ -95,7 +95,7 @@ async def test_a_waiting_worker_is_rung_at_the_commit(store, connection):
 
 async def test_the_counts_of_users_are_rows_of_their_own_until_gathered(store, connection):
     """Whoever may last holds no row that others must change."""
-    slots = f"SELECT count(*) FROM {store._address.schema}.tally"
+    slots = f"SELECT count(*) FROM {store._address.schema}.counters"
     for n in range(5):
         async with connection.transaction():
             await store.enqueue_in(connection, [a_run(f"r{n}")])

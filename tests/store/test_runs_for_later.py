@@ -114,7 +114,7 @@ async def _pages_read(fill, how_many: int, *, is_kept: bool) -> dict[str, int]:
 async def _looks_at(url: str, schema: str, *, is_kept: bool) -> dict[str, int]:
     connection, found = await asyncpg.connect(url, server_settings=PLANS if is_kept else None), {}
     try:
-        await connection.execute(f"VACUUM {schema}.runs, {schema}.line")
+        await connection.execute(f"VACUUM {schema}.runs, {schema}.queue")
         await connection.execute("ANALYZE; BEGIN; SET LOCAL enable_seqscan = off")
         house = House(connection, schema, is_kept=is_kept)
         for name, (verb, statement, args) in LOOKS.items():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pollux.cli.doctor.finding import DoctorFinding, fail, ok, warn
 from pollux.cli.doctor.server import of_distance, of_offset
 from pollux.store.postgres.inspect import PostgresReport, TableStats
-from pollux.store.postgres.schema import SERVER_MIN
+from pollux.store.postgres.schema import SERVER_MIN, UNRELEASED, UNRELEASED_CURE
 from pollux.units import SECOND_MS, format_ms
 
 NAMED_MAX = 5  # tables
@@ -120,6 +120,8 @@ def of_schema(server: PostgresReport) -> DoctorFinding:
         return fail("schema", f"schema {name} belongs to another program", "name another one with ?schema=")
     if server.schema is None:
         return ok("schema", f"{name} is not there yet; the first start makes it")
+    if server.is_unreleased:
+        return fail("schema", f"{name} {UNRELEASED}", UNRELEASED_CURE)
     if server.schema > server.newest:
         seen = f"{name} was written by a newer Pollux (schema {server.schema}, this one knows {server.newest})"
         return fail("schema", seen, "upgrade Pollux")

@@ -22,7 +22,7 @@ from pollux.store.postgres.sql import PostgresStatements
 ASK_S = 5.0
 WAIT_MS = 10_000
 TRIPS = 21
-HOT = ("line", "runs", "jobs", "feed", "claims", "tally", "nodes", "term")  # tables that are written all the time
+HOT = ("queue", "runs", "jobs", "feed", "claims", "counters", "nodes", "term")  # tables that are written all the time
 _sql = PostgresStatements("glance")
 
 
@@ -50,6 +50,7 @@ class PostgresReport(Struct, frozen=True):
     may_create: bool  # schemas in this database
     schema: int | None  # migrations that our schema has seen; None: it is not there yet
     is_ours: bool  # nobody else's tables are in it
+    is_unreleased: bool  # it has the format before the first release, which this program cannot read
     newest: int  # migrations that this program knows
     refused: tuple[str, ...]  # tables and sequences of ours that this user may not use
     tables: tuple[TableStats, ...]
@@ -59,7 +60,7 @@ class PostgresReport(Struct, frozen=True):
 
     @property
     def is_current(self) -> bool:
-        return self.is_ours and self.schema == self.newest
+        return self.is_ours and not self.is_unreleased and self.schema == self.newest
 
 
 async def look_at_server(url: str) -> PostgresReport:
@@ -101,6 +102,7 @@ async def _look(connection: Connection, address: PostgresAddress) -> PostgresRep
     settings = dict(await connection.fetch(_sql.settings))
     has_meta, tables = await connection.fetchrow(_sql.schema, f'"{address.schema}".meta', f'"{address.schema}"')
     version = await _version(connection, address) if has_meta else None
+    is_unreleased = await connection.fetchval(_sql.has_table, schema.unreleased_table(address.schema))
     rows = await connection.fetch(_sql.tables, address.schema, HOT) if version is not None else []
     refused = await connection.fetch(_sql.refused, address.schema) if version is not None else []
     return PostgresReport(
@@ -117,6 +119,7 @@ async def _look(connection: Connection, address: PostgresAddress) -> PostgresRep
         may_create=row["may_create"],
         schema=version,
         is_ours=version is not None or not tables,
+        is_unreleased=version is not None and is_unreleased,
         newest=schema.migrations()[-1].number,
         refused=tuple(each[0] for each in refused),
         tables=tuple(TableStats(*each) for each in rows),

@@ -58,7 +58,7 @@ async def _list_runs(tx: PostgresTransaction, where: RunFilter, after: str | Non
     if kind == "live" and wants(where, LIVE):
         live = await _live(tx, where, place, limit + 1)
     if len(live) <= limit and wants(where, FINISHED):
-        past = await _past(tx, where, place if kind == "past" else None, limit + 1 - len(live))
+        past = await _history(tx, where, place if kind == "past" else None, limit + 1 - len(live))
     return listed(live, past, limit)
 
 
@@ -100,16 +100,16 @@ async def _live(tx: PostgresTransaction, where: RunFilter, after: Place | None, 
     wanted = live_states(where)
     due, order = "r.due_ms", "r.due_ms, r.id"
     if wanted == {HELD}:
-        due, order = "l.due_ms", "l.due_ms, r.id"
+        due, order = "q.due_ms", "q.due_ms, r.id"
     elif wanted == {LEASED}:
         order = "r.due_ms + 0, r.id"
-    terms = _Conditions(where, [], "l")
+    terms = _Conditions(where, [], "q")
     if where.job_id is not None:
         terms.add("r.job_id = {}::text", where.job_id)
     if len(wanted) == 1:
-        terms.terms.append(f"l.state = {next(iter(wanted))}")
+        terms.terms.append(f"q.state = {next(iter(wanted))}")
     elif len(wanted) < len(LIVE_STATES):
-        terms.terms.append(f"l.state IN ({', '.join(map(str, sorted(wanted)))})")
+        terms.terms.append(f"q.state IN ({', '.join(map(str, sorted(wanted)))})")
     if after is not None:
         terms.add(f"({due}, r.id) > ({{}}::bigint, {{}}::text)", *after)
         terms.add(f"{due} >= {{}}::bigint", after[0])
@@ -117,10 +117,12 @@ async def _live(tx: PostgresTransaction, where: RunFilter, after: Place | None, 
     return await tx.rows(sql, *values)
 
 
-async def _past(tx: PostgresTransaction, where: RunFilter, before: Place | None, limit: int) -> list[Row]:
-    sources: list[tuple[str, Any]] = [(_list.past, history_class) for history_class in history_classes_of(where.states)]
+async def _history(tx: PostgresTransaction, where: RunFilter, before: Place | None, limit: int) -> list[Row]:
+    sources: list[tuple[str, Any]] = [
+        (_list.history, history_class) for history_class in history_classes_of(where.states)
+    ]
     if where.job_id is not None:
-        sources = [(_list.past_of_job, where.job_id), (_list.dead_of_job, where.job_id)]
+        sources = [(_list.history_of_job, where.job_id), (_list.dead_of_job, where.job_id)]
     rows: list[Row] = []
     for source, value in sources:
         terms = _Conditions(where, [value], "r")

@@ -22,10 +22,10 @@ from pollux.store.relational.rows import run as plain_run
 from pollux.store.relational.rows import run_row as plain_run_row
 
 RUN_COLUMNS_OF_R = ", ".join(f"r.{name.strip()}" for name in RUN_COLUMNS.split(","))
-_IN_LINE = frozenset(("state", "held_reason", "visible_ms", "fence", "token", "owner", "lease_until_ms", "cancel"))
-_IN_LINE |= {"progress", "version"}
+_IN_QUEUE = frozenset(("state", "held_reason", "visible_ms", "fence", "token", "owner", "lease_until_ms", "cancel"))
+_IN_QUEUE |= {"progress", "version"}
 LIVE_COLUMNS = ", ".join(
-    f"{'l' if name in _IN_LINE else 'r'}.{name}" for name in RUN_COLUMNS_OF_R.replace("r.", "").split(", ")
+    f"{'q' if name in _IN_QUEUE else 'r'}.{name}" for name in RUN_COLUMNS_OF_R.replace("r.", "").split(", ")
 )
 COLUMNS = len(RUN_COLUMNS_OF_R.split(","))
 JOB_COLUMNS = 17

@@ -1,10 +1,10 @@
-"""Is this server good for us, is this schema ours, and is it up to date?
+"""Checks of server and schema, and numbered migrations.
 
-The table `meta` says whose the schema is and how many migrations it has seen.  All that are missing run in one
-transaction under a lock: whoever dies in the middle leaves what was before, and the next one begins again.  So indexes
-are built without CONCURRENTLY, which no transaction may hold, and tables are locked whole: readers and writers of a
-table that changes wait until all of it is there, and none meets half of it.  A foreign or newer schema is refused
-before anything is written to it.
+The table `meta` marks a schema of Pollux and counts the migrations that were applied to it.  All missing migrations run
+in one transaction under a lock: a process that dies within it leaves the schema as it was, and the next one begins
+again.  So indexes are built without CONCURRENTLY, which no transaction may hold, and tables are locked whole: readers
+and writers of a table that changes wait for the commit, and never see half of a migration.  A foreign or newer schema,
+and one of the format before the first release, is refused before anything is written to it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from pollux.store.relational.sql import Migration, migrations_of
 
 MARK = "pollux"
 SERVER_MIN = 130_000
+UNRELEASED = "has the format of a Pollux before its first release, which this one cannot read"
+UNRELEASED_CURE = (
+    "dump it with the Pollux that wrote it (`pollux store dump`) and load the dump into another schema (?schema=)"
+)
 
 
 def migrations() -> list[Migration]:
@@ -26,7 +30,7 @@ def migrations() -> list[Migration]:
 
 
 async def is_behind(connection: Connection, space: SchemaStatements, address: PostgresAddress) -> bool:
-    """Refuse what cannot serve.  Was the schema made by an earlier release?  One that is not there is quickly made."""
+    """Refuse an unfit server; true if an earlier release made the schema.  A missing schema is made quickly."""
     where = address.where
     await _check_server(connection, where)
     if address.is_durable:
@@ -35,7 +39,7 @@ async def is_behind(connection: Connection, space: SchemaStatements, address: Po
 
 
 async def prepare(connection: Connection, space: SchemaStatements, address: PostgresAddress) -> None:
-    """Make or bring up to date what is ours."""
+    """Make the schema, or apply the missing migrations."""
     where = address.where
     if await version_of(connection, space, where) == migrations()[-1].number:
         return
@@ -66,6 +70,11 @@ def missing(version: int) -> list[str]:
     return [*begin, *statements, *end]
 
 
+def unreleased_table(schema: str) -> str:
+    """A table that only the format before the first release has: its others have other names, too."""
+    return f'"{schema}".tally'
+
+
 async def _check_server(connection: Connection, where: str) -> None:
     number, told, is_standby, encoding = await connection.fetchrow(
         "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(), "
@@ -94,11 +103,13 @@ def refuse_unfit(where: str, *, number: int, told: str, is_standby: bool, encodi
 
 
 async def version_of(connection: Connection, space: SchemaStatements, where: str) -> int:
-    """How many migrations the schema has seen; refused unless it is ours or empty."""
-    has_meta, tables = await connection.fetchrow(
-        "SELECT to_regclass($1) IS NOT NULL, (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace($2))",
+    """The number of migrations that were applied; refuses a schema that is neither Pollux's nor empty."""
+    has_meta, tables, is_unreleased = await connection.fetchrow(
+        "SELECT to_regclass($1) IS NOT NULL, (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace($2)), "
+        "to_regclass($3) IS NOT NULL",
         f'"{space.schema}".meta',
         f'"{space.schema}"',
+        unreleased_table(space.schema),
     )
     if not has_meta:
         if tables:
@@ -119,6 +130,8 @@ async def version_of(connection: Connection, space: SchemaStatements, where: str
             f"{where}: the schema {space.schema!r} belongs to another program; nothing was changed; "
             "name another one with ?schema="
         )
+    if is_unreleased:
+        raise StoreRefused(f"{where}: the schema {space.schema!r} {UNRELEASED}; nothing was changed; {UNRELEASED_CURE}")
     newest = migrations()[-1].number
     if row[1] > newest:
         raise StoreRefused(

@@ -1,7 +1,7 @@
 -- The term stands until this write ends: a new leader's election waits for it.
 -- name: term
 SELECT
-  number, holder, c.now_ms, (SELECT sum(ready)::bigint FROM {s}.tally WHERE tally.version = $2::smallint),
+  number, holder, c.now_ms, (SELECT sum(ready)::bigint FROM {s}.counters WHERE counters.version = $2::smallint),
   (SELECT coalesce(sum(seats), 0)::bigint FROM {s}.nodes
    WHERE nodes.until_ms > c.now_ms AND nodes.version IN (0, $2::smallint))
 FROM {s}.term, (SELECT coalesce($1::bigint, {s}.now_ms()) AS now_ms) AS c
@@ -13,7 +13,7 @@ WHERE term.version = $2::smallint FOR SHARE OF term;
 WITH term AS MATERIALIZED (
   SELECT
     t.number = $3::bigint AND t.holder <> '' AS is_ours, c.now_ms,
-    (SELECT sum(ready)::bigint FROM {s}.tally WHERE tally.version = $2::smallint) AS ready,
+    (SELECT sum(ready)::bigint FROM {s}.counters WHERE counters.version = $2::smallint) AS ready,
     (SELECT coalesce(sum(seats), 0)::bigint FROM {s}.nodes
      WHERE nodes.until_ms > c.now_ms AND nodes.version IN (0, $2::smallint)) AS seats
   FROM {s}.term AS t, (SELECT coalesce($1::bigint, {s}.now_ms()) AS now_ms) AS c
@@ -35,7 +35,7 @@ WITH term AS MATERIALIZED (
     AND (SELECT is_ours FROM term)
   RETURNING ends
 ), counted AS (
-  UPDATE {s}.tally AS t SET feed = t.feed - gone.entries, ends = t.ends - gone.ends
+  UPDATE {s}.counters AS t SET feed = t.feed - gone.entries, ends = t.ends - gone.ends
   FROM (SELECT count(*) AS entries, sum(read.ends) AS ends FROM read) AS gone
   WHERE t.version = $2::smallint AND t.slot = pg_backend_pid() % 16 AND gone.entries > 0
 )
@@ -50,7 +50,7 @@ SELECT f.entries - t.entries, f.ends - t.ends
 FROM
   (SELECT count(*) AS entries, coalesce(sum(greatest(ends, 0)), 0)::bigint AS ends FROM {s}.feed
    WHERE version = $1::smallint) AS f,
-  (SELECT coalesce(sum(feed), 0)::bigint AS entries, coalesce(sum(ends), 0)::bigint AS ends FROM {s}.tally
+  (SELECT coalesce(sum(feed), 0)::bigint AS entries, coalesce(sum(ends), 0)::bigint AS ends FROM {s}.counters
    WHERE version = $1::smallint) AS t;
 
 -- Whether a run overlaps (see `Run.overlaps_at`), and whether its end is in the feed, is seen at one moment: none can end in
@@ -60,29 +60,29 @@ WITH facts AS MATERIALIZED (
   SELECT j.id, j.n, j.revision, j.last_due_ms, EXISTS (SELECT 1 FROM {s}.overlapping(j.id, $6::bigint, 1))
   FROM {s}.jobs AS j WHERE j.id = ANY($1::text[]) AND j.version = $2::smallint ORDER BY j.id FOR NO KEY UPDATE OF j
 ), latest AS MATERIALIZED (
-  SELECT l.id, sum(l.ends) OVER (ORDER BY l.id DESC) - l.ends AS later
+  SELECT e.id, sum(e.ends) OVER (ORDER BY e.id DESC) - e.ends AS later
   FROM (
     SELECT id, ends FROM {s}.feed
     WHERE $3::boolean AND version = $2::smallint AND ends > 0 AND id <> ALL($4::bigint[])
     ORDER BY id DESC LIMIT $5::bigint
-  ) AS l
+  ) AS e
 )
 SELECT facts.*, NULL::bytea FROM facts
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, f.body
 FROM latest JOIN {s}.feed AS f ON f.version = $2::smallint AND f.id = latest.id WHERE latest.later < $5::bigint;
 
--- By their numbers: a join might be planned over the whole line.
+-- By their numbers: a join might be planned over the whole queue.
 -- name: live
 SELECT
-  l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version, l.cancel, r.key,
-  l.state = 0 AND l.held_reason = $2::text
-FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
-WHERE l.seq = ANY(ARRAY(
+  q.seq, q.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, q.version, q.cancel, r.key,
+  q.state = 0 AND q.held_reason = $2::text
+FROM {s}.queue AS q JOIN {s}.runs AS r ON r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq
+WHERE q.seq = ANY(ARRAY(
   SELECT o.seq FROM unnest($1::text[]) AS asked (job_id)
   CROSS JOIN LATERAL {s}.overlapping(asked.job_id, $4::bigint, $3::bigint) AS o
 ))
-ORDER BY l.seq FOR UPDATE OF l;
+ORDER BY q.seq FOR UPDATE OF q;
 
 -- As above where nothing is done to them: how many, and does one wait for the others?  Their owners write on meanwhile.
 -- name: crowds
@@ -90,7 +90,7 @@ SELECT asked.job_id, c.size, c.is_behind
 FROM unnest($1::text[]) AS asked (job_id)
 CROSS JOIN LATERAL (
   SELECT count(*) AS size, coalesce(bool_or(
-    (SELECT l.state = 0 AND l.held_reason = $2::text FROM {s}.line AS l WHERE l.seq = o.seq)
+    (SELECT q.state = 0 AND q.held_reason = $2::text FROM {s}.queue AS q WHERE q.seq = o.seq)
   ), false) AS is_behind
   FROM {s}.overlapping(asked.job_id, $4::bigint, $3::bigint) AS o
 ) AS c;
@@ -99,15 +99,15 @@ CROSS JOIN LATERAL (
 -- waits so nor is one of these?
 -- name: alone
 SELECT
-  r.id, r.job_id, l.held_reason = $3::text, r.cause = 0 OR l.visible_ms <= $4::bigint,
+  r.id, r.job_id, q.held_reason = $3::text, r.cause = 0 OR q.visible_ms <= $4::bigint,
   EXISTS (
     SELECT 1 FROM {s}.overlapping(r.job_id, $4::bigint, NULL) AS o WHERE NOT (
-      SELECT ol.state = 0 AND (ol.held_reason = $3::text OR ol.seq = ANY(ARRAY(SELECT seq FROM {s}.runs WHERE id = ANY($1::text[]))))
-      FROM {s}.line AS ol WHERE ol.seq = o.seq
+      SELECT oq.state = 0 AND (oq.held_reason = $3::text OR oq.seq = ANY(ARRAY(SELECT seq FROM {s}.runs WHERE id = ANY($1::text[]))))
+      FROM {s}.queue AS oq WHERE oq.seq = o.seq
     )
   )
-FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
-WHERE r.id = ANY($1::text[]) AND l.state + 0 = 0 AND l.version = $2::smallint;
+FROM {s}.runs AS r JOIN {s}.queue AS q ON q.seq = r.seq
+WHERE r.id = ANY($1::text[]) AND q.state + 0 = 0 AND q.version = $2::smallint;
 
 -- name: move
 UPDATE {s}.jobs AS j
@@ -120,25 +120,25 @@ WHERE j.n = b.n;
 
 -- name: release
 WITH held AS MATERIALIZED (
-  SELECT l.seq FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
-  WHERE r.id = ANY($1::text[]) AND l.state + 0 = 0 AND l.version = $3::smallint ORDER BY l.seq FOR UPDATE OF l
+  SELECT q.seq FROM {s}.runs AS r JOIN {s}.queue AS q ON q.seq = r.seq
+  WHERE r.id = ANY($1::text[]) AND q.state + 0 = 0 AND q.version = $3::smallint ORDER BY q.seq FOR UPDATE OF q
 )
-UPDATE {s}.line AS l SET state = 1, held_reason = '', visible_ms = greatest($2::bigint, l.visible_ms)
-FROM held WHERE l.seq = held.seq RETURNING l.seq;
+UPDATE {s}.queue AS q SET state = 1, held_reason = '', visible_ms = greatest($2::bigint, q.visible_ms)
+FROM held WHERE q.seq = held.seq RETURNING q.seq;
 
 -- name: earlier
 WITH waiting AS MATERIALIZED (
-  SELECT l.seq, b.visible_ms
+  SELECT q.seq, b.visible_ms
   FROM unnest($1::text[], $2::bigint[]) AS b (id, visible_ms)
-  JOIN {s}.runs AS r ON r.id = b.id JOIN {s}.line AS l ON l.seq = r.seq
-  WHERE l.state + 0 IN (0, 1) AND l.visible_ms > b.visible_ms AND l.version = $3::smallint ORDER BY l.seq FOR UPDATE OF l
+  JOIN {s}.runs AS r ON r.id = b.id JOIN {s}.queue AS q ON q.seq = r.seq
+  WHERE q.state + 0 IN (0, 1) AND q.visible_ms > b.visible_ms AND q.version = $3::smallint ORDER BY q.seq FOR UPDATE OF q
 )
-UPDATE {s}.line AS l SET visible_ms = waiting.visible_ms FROM waiting WHERE l.seq = waiting.seq RETURNING l.seq;
+UPDATE {s}.queue AS q SET visible_ms = waiting.visible_ms FROM waiting WHERE q.seq = waiting.seq RETURNING q.seq;
 
 -- name: hold
-UPDATE {s}.line AS l SET held_reason = b.reason
+UPDATE {s}.queue AS q SET held_reason = b.reason
 FROM unnest($1::text[], $2::text[]) AS b (id, reason) JOIN {s}.runs AS r ON r.id = b.id
-WHERE l.seq = r.seq AND l.state + 0 = 0 AND l.version = $3::smallint;
+WHERE q.seq = r.seq AND q.state + 0 = 0 AND q.version = $3::smallint;
 
 -- name: update
 UPDATE {s}.jobs AS j

@@ -1,29 +1,29 @@
--- Walks over everything, for `pollux store check`; never on a busy line.
+-- Walks over everything, for `pollux store check`; never on a busy queue.
 
 -- name: told
 SELECT version, sum(held)::bigint, sum(ready)::bigint, sum(leased)::bigint, sum(feed)::bigint, sum(ends)::bigint,
-  sum(jobs)::bigint FROM {s}.tally GROUP BY version ORDER BY version;
+  sum(jobs)::bigint FROM {s}.counters GROUP BY version ORDER BY version;
 
 -- name: counted
 SELECT v.version, coalesce(r.held, 0), coalesce(r.ready, 0), coalesce(r.leased, 0), coalesce(f.feed, 0),
   coalesce(f.ends, 0), coalesce(j.jobs, 0)
-FROM (SELECT version FROM {s}.tally UNION SELECT version FROM {s}.line UNION SELECT version FROM {s}.jobs
+FROM (SELECT version FROM {s}.counters UNION SELECT version FROM {s}.queue UNION SELECT version FROM {s}.jobs
       UNION SELECT version FROM {s}.feed) AS v
 LEFT JOIN (SELECT version, count(*) FILTER (WHERE state = 0) AS held, count(*) FILTER (WHERE state = 1) AS ready,
-                  count(*) FILTER (WHERE state = 2) AS leased FROM {s}.line GROUP BY version) AS r USING (version)
+                  count(*) FILTER (WHERE state = 2) AS leased FROM {s}.queue GROUP BY version) AS r USING (version)
 LEFT JOIN (SELECT version, count(*) AS feed, sum(ends)::bigint AS ends FROM {s}.feed GROUP BY version) AS f USING (version)
 LEFT JOIN (SELECT version, count(*) AS jobs FROM {s}.jobs GROUP BY version) AS j USING (version)
 ORDER BY v.version;
 
 -- name: dead
-SELECT (SELECT coalesce(sum(dead), 0)::bigint FROM {s}.tally), (SELECT count(*) FROM {s}.past WHERE state = 4);
+SELECT (SELECT coalesce(sum(dead), 0)::bigint FROM {s}.counters), (SELECT count(*) FROM {s}.history WHERE state = 4);
 
 -- name: slots
-SELECT v.version, n.slot FROM (SELECT DISTINCT version FROM {s}.tally) AS v CROSS JOIN generate_series(0, 15) AS n (slot)
-WHERE NOT EXISTS (SELECT 1 FROM {s}.tally AS t WHERE t.version = v.version AND t.slot = n.slot) LIMIT $1::int;
+SELECT v.version, n.slot FROM (SELECT DISTINCT version FROM {s}.counters) AS v CROSS JOIN generate_series(0, 15) AS n (slot)
+WHERE NOT EXISTS (SELECT 1 FROM {s}.counters AS t WHERE t.version = v.version AND t.slot = n.slot) LIMIT $1::int;
 
 -- name: sizes
-SELECT (SELECT count(*) FROM {s}.runs) + (SELECT count(*) FROM {s}.past), (SELECT count(*) FROM {s}.jobs),
+SELECT (SELECT count(*) FROM {s}.runs) + (SELECT count(*) FROM {s}.history), (SELECT count(*) FROM {s}.jobs),
   (SELECT count(*) FROM {s}.notes), (SELECT count(*) FROM {s}.log);
 
 -- name: forget
@@ -35,26 +35,26 @@ JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1::text;
 
 -- name: states
 SELECT id FROM (
-  SELECT r.id FROM {s}.runs AS r LEFT JOIN {s}.line AS l ON l.seq = r.seq AND l.job_id = r.job_id AND l.later = r.later
-  WHERE l.seq IS NULL OR l.state NOT BETWEEN 0 AND 2
-  UNION ALL SELECT 'number ' || l.seq FROM {s}.line AS l WHERE NOT EXISTS (
-    SELECT 1 FROM {s}.runs AS r WHERE r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
+  SELECT r.id FROM {s}.runs AS r LEFT JOIN {s}.queue AS q ON q.seq = r.seq AND q.job_id = r.job_id AND q.later = r.later
+  WHERE q.seq IS NULL OR q.state NOT BETWEEN 0 AND 2
+  UNION ALL SELECT 'number ' || q.seq FROM {s}.queue AS q WHERE NOT EXISTS (
+    SELECT 1 FROM {s}.runs AS r WHERE r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq
   )
-  UNION ALL SELECT id FROM {s}.past WHERE state NOT BETWEEN 3 AND 5 OR (shelf = 2) <> (state = 4)
-  UNION ALL SELECT r.id FROM {s}.runs AS r JOIN {s}.past AS p ON p.id = r.id
+  UNION ALL SELECT id FROM {s}.history WHERE state NOT BETWEEN 3 AND 5 OR (history_class = 2) <> (state = 4)
+  UNION ALL SELECT r.id FROM {s}.runs AS r JOIN {s}.history AS p ON p.id = r.id
 ) AS wrong LIMIT $1::int;
 
 -- name: leases
-SELECT r.id FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
-WHERE l.state = 2 AND (l.token = '' OR l.fence < 1) LIMIT $1::int;
+SELECT r.id FROM {s}.queue AS q JOIN {s}.runs AS r ON r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq
+WHERE q.state = 2 AND (q.token = '' OR q.fence < 1) LIMIT $1::int;
 
 -- name: orphans
-SELECT r.id FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
-WHERE l.state < 2 AND NOT EXISTS (SELECT 1 FROM {s}.jobs AS j WHERE j.id = r.job_id) LIMIT $1::int;
+SELECT r.id FROM {s}.runs AS r JOIN {s}.queue AS q ON q.seq = r.seq
+WHERE q.state < 2 AND NOT EXISTS (SELECT 1 FROM {s}.jobs AS j WHERE j.id = r.job_id) LIMIT $1::int;
 
 -- name: versions
-SELECT r.id FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq JOIN {s}.jobs AS j ON j.id = r.job_id
-WHERE j.version <> l.version LIMIT $1::int;
+SELECT r.id FROM {s}.runs AS r JOIN {s}.queue AS q ON q.seq = r.seq JOIN {s}.jobs AS j ON j.id = r.job_id
+WHERE j.version <> q.version LIMIT $1::int;
 
 -- name: buried
 SELECT j.id FROM {s}.jobs AS j JOIN {s}.tombs AS t ON t.id = j.id LIMIT $1::int;
@@ -65,19 +65,19 @@ ORDER BY version, id LIMIT $3::int;
 
 -- Nobody writes meanwhile: whoever does has finished, and whoever wants to waits.
 -- name: lock
-LOCK TABLE {s}.line, {s}.runs, {s}.past, {s}.jobs, {s}.feed, {s}.tally IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE {s}.queue, {s}.runs, {s}.history, {s}.jobs, {s}.feed, {s}.counters IN SHARE ROW EXCLUSIVE MODE;
 
 -- name: fill
-INSERT INTO {s}.tally (version, slot) VALUES ($1::smallint, $2::bigint);
+INSERT INTO {s}.counters (version, slot) VALUES ($1::smallint, $2::bigint);
 
 -- name: clear
-UPDATE {s}.tally SET held = 0, ready = 0, leased = 0, dead = 0, feed = 0, ends = 0, jobs = 0;
+UPDATE {s}.counters SET held = 0, ready = 0, leased = 0, dead = 0, feed = 0, ends = 0, jobs = 0;
 
 -- name: write
-INSERT INTO {s}.tally (version, slot, held, ready, leased, feed, ends, jobs)
+INSERT INTO {s}.counters (version, slot, held, ready, leased, feed, ends, jobs)
 VALUES ($1::smallint, 0, $2::bigint, $3::bigint, $4::bigint, $5::bigint, $6::bigint, $7::bigint)
 ON CONFLICT (version, slot) DO UPDATE SET held = excluded.held, ready = excluded.ready, leased = excluded.leased,
   feed = excluded.feed, ends = excluded.ends, jobs = excluded.jobs;
 
 -- name: write_dead
-UPDATE {s}.tally SET dead = $2::bigint WHERE version = $1::smallint AND slot = 0;
+UPDATE {s}.counters SET dead = $2::bigint WHERE version = $1::smallint AND slot = 0;

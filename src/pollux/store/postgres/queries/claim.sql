@@ -8,21 +8,21 @@ WITH seen AS MATERIALIZED (
   SELECT
     coalesce($2::bigint, {s}.now_ms()) AS now_ms,
     ARRAY[
-      (SELECT visible_ms FROM {s}.line
+      (SELECT visible_ms FROM {s}.queue
        WHERE state = 1 AND version = $3::smallint AND priority = 1 ORDER BY visible_ms LIMIT 1),
-      (SELECT visible_ms FROM {s}.line
+      (SELECT visible_ms FROM {s}.queue
        WHERE state = 1 AND version = $3::smallint AND priority = 2 ORDER BY visible_ms LIMIT 1),
-      (SELECT visible_ms FROM {s}.line
+      (SELECT visible_ms FROM {s}.queue
        WHERE state = 1 AND version = $3::smallint AND priority = 3 ORDER BY visible_ms LIMIT 1)
     ] AS visible_ms,
-    (SELECT lease_until_ms FROM {s}.line
+    (SELECT lease_until_ms FROM {s}.queue
      WHERE state = 2 AND version = $3::smallint ORDER BY lease_until_ms LIMIT 1) AS ends_ms,
     (SELECT coalesce(max(part), 0) FROM {s}.claims WHERE token = $1::text) AS parts,
     t.ends, t.stops, t.clock_ms
   FROM (
     SELECT coalesce(sum(ends) FILTER (WHERE version = $3::smallint), 0)::bigint AS ends, sum(stops)::bigint AS stops,
       coalesce(max(clock_ms) FILTER (WHERE version = $3::smallint), 0) AS clock_ms
-    FROM {s}.tally
+    FROM {s}.counters
   ) AS t
 ), chosen AS MATERIALIZED (
   SELECT asked.priority, seen.now_ms
@@ -32,21 +32,21 @@ WITH seen AS MATERIALIZED (
                          AND coalesce(seen.ends_ms > seen.now_ms, true)))
   ORDER BY asked.place LIMIT 1
 ), c AS MATERIALIZED (
-  SELECT ctid AS at FROM {s}.line
+  SELECT ctid AS at FROM {s}.queue
   WHERE state = 1 AND version = $3::smallint AND priority = (SELECT priority FROM chosen)
     AND visible_ms <= (SELECT now_ms FROM chosen)
   ORDER BY visible_ms, seq LIMIT $6::int FOR UPDATE SKIP LOCKED
 ), u AS (
-  UPDATE {s}.line AS l
-  SET state = 2, fence = l.fence + 1, token = $1::text || ':' || (l.fence + 1), owner = $7::text,
+  UPDATE {s}.queue AS q
+  SET state = 2, fence = q.fence + 1, token = $1::text || ':' || (q.fence + 1), owner = $7::text,
       lease_until_ms = (SELECT now_ms FROM chosen) + $8::bigint, lease_ms = $8::bigint, progress = ''
-  WHERE l.ctid = ANY(ARRAY(SELECT at FROM c))
-  RETURNING l.seq, l.job_id, l.later, l.visible_ms, l.fence
+  WHERE q.ctid = ANY(ARRAY(SELECT at FROM c))
+  RETURNING q.seq, q.job_id, q.later, q.visible_ms, q.fence
 ), k AS (
   INSERT INTO {s}.claims (token, part, seqs)
   SELECT $1::text, $10::int, array_agg(u.seq ORDER BY u.visible_ms, u.seq) FROM u HAVING count(*) > 0
 ), t AS (
-  UPDATE {s}.tally
+  UPDATE {s}.counters
   SET ready = ready - n.taken, leased = leased + n.taken, clock_ms = greatest(clock_ms, (SELECT now_ms FROM chosen))
   FROM (SELECT count(*) AS taken FROM u) AS n
   WHERE version = $3::smallint AND slot = pg_backend_pid() % 16 AND n.taken > 0
@@ -70,28 +70,28 @@ FROM seen;
 SELECT {live_columns}, j.id, j.revision, j.next_due_ms, j.last_due_ms, j.memory, j.definition, j.version
 FROM {s}.claims AS c
 CROSS JOIN LATERAL unnest(c.seqs) WITH ORDINALITY AS taken (seq, place)
-JOIN {s}.line AS l ON l.seq = taken.seq
-JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
+JOIN {s}.queue AS q ON q.seq = taken.seq
+JOIN {s}.runs AS r ON r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq
 LEFT JOIN {s}.jobs AS j ON j.id = r.job_id
-WHERE c.token = $1::text AND l.state + 0 = 2 AND l.token = $1::text || ':' || l.fence AND l.lease_until_ms > $2::bigint
+WHERE c.token = $1::text AND q.state + 0 = 2 AND q.token = $1::text || ':' || q.fence AND q.lease_until_ms > $2::bigint
 ORDER BY c.part, taken.place;
 
 -- name: whole
-SELECT r.seq, {live_columns} FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq WHERE l.seq = ANY($1::bigint[]);
+SELECT r.seq, {live_columns} FROM {s}.queue AS q JOIN {s}.runs AS r ON r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq WHERE q.seq = ANY($1::bigint[]);
 
 -- Leased to us just now, and they cannot be run.
 -- name: ours
-SELECT l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version,
+SELECT q.seq, q.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, q.version,
   EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
-FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
-WHERE l.seq = ANY($1::bigint[]) AND l.state + 0 = 2 AND l.token = $2::text || ':' || l.fence
-ORDER BY l.seq FOR UPDATE OF l;
+FROM {s}.queue AS q JOIN {s}.runs AS r ON r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq
+WHERE q.seq = ANY($1::bigint[]) AND q.state + 0 = 2 AND q.token = $2::text || ':' || q.fence
+ORDER BY q.seq FOR UPDATE OF q;
 
 -- What cannot be read goes, so that the rest can be.
 -- name: clear
 UPDATE {s}.runs AS r
 SET payload = NULL, result = NULL, tried = NULL, cause = CASE WHEN cause BETWEEN 0 AND 2 THEN cause ELSE 2 END
-FROM {s}.line AS l WHERE l.seq = ANY($1::bigint[]) AND r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq;
+FROM {s}.queue AS q WHERE q.seq = ANY($1::bigint[]) AND r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq;
 
 -- name: forget
 DELETE FROM {s}.claims WHERE n = ANY(ARRAY(
@@ -101,59 +101,59 @@ DELETE FROM {s}.claims WHERE n = ANY(ARRAY(
 
 -- What others hold that may yet be left to us: waits until they let go.
 -- name: await
-SELECT seq FROM {s}.line
+SELECT seq FROM {s}.queue
 WHERE state = 1 AND version = $3::smallint AND priority = $1::smallint AND visible_ms <= $2::bigint
 ORDER BY visible_ms, seq LIMIT 1 FOR UPDATE;
 
 -- name: lost
 SELECT
-  l.seq, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.cancel, r.lease_losses, l.lease_until_ms, l.fence, l.owner,
+  q.seq, r.id, r.job_id, r.due_ms, r.cause, r.gated, q.cancel, r.lease_losses, q.lease_until_ms, q.fence, q.owner,
   r.tried, EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
-FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
-WHERE l.state = 2 AND l.version = $3::smallint AND l.lease_until_ms <= $1::bigint
-ORDER BY l.lease_until_ms LIMIT $2::int FOR UPDATE OF l SKIP LOCKED;
+FROM {s}.queue AS q JOIN {s}.runs AS r ON r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq
+WHERE q.state = 2 AND q.version = $3::smallint AND q.lease_until_ms <= $1::bigint
+ORDER BY q.lease_until_ms LIMIT $2::int FOR UPDATE OF q SKIP LOCKED;
 
 -- name: take_back
 WITH b AS (
   SELECT * FROM unnest($1::bigint[], $2::int[], $3::bytea[]) AS b (seq, losses, tried)
 ), lost AS (
   UPDATE {s}.runs AS r SET lease_losses = b.losses, tried = b.tried
-  FROM b JOIN {s}.line AS l ON l.seq = b.seq WHERE r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
+  FROM b JOIN {s}.queue AS q ON q.seq = b.seq WHERE r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq
 )
-UPDATE {s}.line AS l
-SET state = 1, visible_ms = l.lease_until_ms, token = '', owner = '', lease_until_ms = 0 FROM b WHERE l.seq = b.seq;
+UPDATE {s}.queue AS q
+SET state = 1, visible_ms = q.lease_until_ms, token = '', owner = '', lease_until_ms = 0 FROM b WHERE q.seq = b.seq;
 
 -- name: end
 WITH stood AS (
-  DELETE FROM {s}.line AS l
+  DELETE FROM {s}.queue AS q
   USING unnest($1::bigint[], $2::int[], $3::smallint[], $4::smallint[], $5::text[], $6::text[], $7::boolean[])
-    AS b (seq, losses, state, shelf, cancel, error, failed)
-  WHERE l.seq = b.seq
-  RETURNING l.seq, l.job_id, l.later, l.held_reason, l.lease_until_ms, l.fence, l.progress, l.settled, l.version, b.losses, b.state, b.shelf,
+    AS b (seq, losses, state, history_class, cancel, error, failed)
+  WHERE q.seq = b.seq
+  RETURNING q.seq, q.job_id, q.later, q.held_reason, q.lease_until_ms, q.fence, q.progress, q.settled, q.version, b.losses, b.state, b.history_class,
     b.cancel, b.error, b.failed
 ), gone AS (
-  DELETE FROM {s}.runs AS r USING stood AS l WHERE r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq
-  RETURNING r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated, l.state,
-    l.held_reason, l.lease_until_ms, r.attempt, l.losses, r.crashes, l.fence, '', '', 0, l.cancel, r.started_ms,
-    $8::bigint, r.failed OR l.failed, r.changed, CASE WHEN l.error = '' THEN r.error ELSE l.error END, r.result,
-    r.deaths, l.progress, r.tried, l.settled, l.shelf, l.version
+  DELETE FROM {s}.runs AS r USING stood AS q WHERE r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq
+  RETURNING r.seq, r.id, r.job_id, r.due_ms, r.cause, r.key, r.payload, r.priority, r.grp, r.target, r.gated, q.state,
+    q.held_reason, q.lease_until_ms, r.attempt, q.losses, r.crashes, q.fence, '', '', 0, q.cancel, r.started_ms,
+    $8::bigint, r.failed OR q.failed, r.changed, CASE WHEN q.error = '' THEN r.error ELSE q.error END, r.result,
+    r.deaths, q.progress, r.tried, q.settled, q.history_class, q.version
 )
-INSERT INTO {s}.past SELECT * FROM gone;
+INSERT INTO {s}.history SELECT * FROM gone;
 
 -- The clock came back: no lease lasts longer from now than it was given for, and what had been visible stays so.
 -- name: cut
-UPDATE {s}.line SET lease_until_ms = $1::bigint + lease_ms
+UPDATE {s}.queue SET lease_until_ms = $1::bigint + lease_ms
 WHERE state = 2 AND version = $2::smallint AND lease_until_ms > $1::bigint + lease_ms;
 
 -- name: show
-UPDATE {s}.line SET visible_ms = visible_ms - ($2::bigint - $1::bigint)
+UPDATE {s}.queue SET visible_ms = visible_ms - ($2::bigint - $1::bigint)
 WHERE state = 1 AND version = $3::smallint AND priority IN (1, 2, 3)
   AND visible_ms > $1::bigint AND visible_ms <= $2::bigint;
 
 -- So does what is leased.
 -- name: show_leased
-UPDATE {s}.line SET visible_ms = visible_ms - ($2::bigint - $1::bigint)
+UPDATE {s}.queue SET visible_ms = visible_ms - ($2::bigint - $1::bigint)
 WHERE state = 2 AND version = $3::smallint AND visible_ms > $1::bigint AND visible_ms <= $2::bigint;
 
 -- name: came_back
-UPDATE {s}.tally SET clock_ms = least(clock_ms, $1::bigint) WHERE version = $2::smallint;
+UPDATE {s}.counters SET clock_ms = least(clock_ms, $1::bigint) WHERE version = $2::smallint;

@@ -2,9 +2,9 @@
 SELECT id, revision, last_due_ms, version FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE;
 
 -- name: waiting
-SELECT l.seq, l.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, l.version
-FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
-WHERE r.job_id = ANY($1::text[]) AND l.state < 2 ORDER BY l.seq FOR UPDATE OF l;
+SELECT q.seq, q.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, q.version
+FROM {s}.runs AS r JOIN {s}.queue AS q ON q.seq = r.seq
+WHERE r.job_id = ANY($1::text[]) AND q.state < 2 ORDER BY q.seq FOR UPDATE OF q;
 
 -- name: bury
 WITH gone AS (

@@ -2,9 +2,9 @@
 -- name: look
 SELECT
   coalesce($3::bigint, {s}.now_ms()),
-  ARRAY(SELECT ARRAY[version, sum(held + ready)] FROM {s}.tally GROUP BY version),
+  ARRAY(SELECT ARRAY[version, sum(held + ready)] FROM {s}.counters GROUP BY version),
   ARRAY(SELECT ARRAY[id, version::text] FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE),
-  ARRAY(SELECT id FROM {s}.past WHERE id = ANY($2::text[]));
+  ARRAY(SELECT id FROM {s}.history WHERE id = ANY($2::text[]));
 
 -- A run that is made only where none overlaps waits here for others of its kind and for the leaders' plans, and they for
 -- it: a leader's first statement locks its term, so what it reads of the job afterwards is younger than this write.
@@ -39,8 +39,8 @@ WITH made AS MATERIALIZED (
   INSERT INTO {s}.runs (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, later)
   SELECT id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, later FROM made ORDER BY place
   ON CONFLICT DO NOTHING RETURNING seq, id
-), lined AS (
-  INSERT INTO {s}.line (seq, job_id, priority, due_ms, state, visible_ms, held_reason, version, later)
+), queued AS (
+  INSERT INTO {s}.queue (seq, job_id, priority, due_ms, state, visible_ms, held_reason, version, later)
   SELECT added.seq, made.job_id, made.priority, made.due_ms, made.state, made.visible_ms, made.held_reason, made.version,
     made.later
   FROM added JOIN made ON made.id = added.id
@@ -48,7 +48,7 @@ WITH made AS MATERIALIZED (
 SELECT id, seq FROM added;
 
 -- name: known
-SELECT id FROM {s}.runs WHERE id = ANY($1::text[]) UNION ALL SELECT id FROM {s}.past WHERE id = ANY($1::text[]);
+SELECT id FROM {s}.runs WHERE id = ANY($1::text[]) UNION ALL SELECT id FROM {s}.history WHERE id = ANY($1::text[]);
 
 -- name: holders
 SELECT key, id FROM {s}.runs WHERE key = ANY($1::text[]);
@@ -68,9 +68,9 @@ WITH job AS MATERIALIZED (
     $5::smallint <> 0 AND $10::bigint > coalesce($14::bigint, {s}.now_ms()) AS later
   FROM {s}.jobs AS j
   WHERE j.id = $3::text
-    AND (SELECT sum(held + ready) FROM {s}.tally WHERE tally.version = j.version) < $11::bigint
+    AND (SELECT sum(held + ready) FROM {s}.counters WHERE counters.version = j.version) < $11::bigint
     AND NOT EXISTS (SELECT 1 FROM {s}.runs WHERE id = $1::text)
-    AND NOT EXISTS (SELECT 1 FROM {s}.past WHERE id = $1::text)
+    AND NOT EXISTS (SELECT 1 FROM {s}.history WHERE id = $1::text)
   FOR KEY SHARE OF j
 ), added AS (
   INSERT INTO {s}.runs (seq, id, payload, job_id, due_ms, cause, priority, grp, target, gated, later)
@@ -78,13 +78,13 @@ WITH job AS MATERIALIZED (
     job.later
   FROM job
   RETURNING seq
-), lined AS (
-  INSERT INTO {s}.line (seq, job_id, priority, due_ms, state, visible_ms, held_reason, version, later)
+), queued AS (
+  INSERT INTO {s}.queue (seq, job_id, priority, due_ms, state, visible_ms, held_reason, version, later)
   SELECT added.seq, $3::text, $6::smallint, $4::bigint, 1, $10::bigint, '', job.version, job.later
   FROM added CROSS JOIN job
   RETURNING version
 )
-UPDATE {s}.tally AS t SET ready = ready + 1 FROM lined
-WHERE t.version = lined.version AND t.slot = pg_backend_pid() % 16
-RETURNING lined.version, {s}.has_not_ended($1::text),
-  CASE WHEN $13::text <> '' THEN pg_notify($12::text, $13::text || lined.version)::text END;
+UPDATE {s}.counters AS t SET ready = ready + 1 FROM queued
+WHERE t.version = queued.version AND t.slot = pg_backend_pid() % 16
+RETURNING queued.version, {s}.has_not_ended($1::text),
+  CASE WHEN $13::text <> '' THEN pg_notify($12::text, $13::text || queued.version)::text END;

@@ -19,6 +19,9 @@ SELECT name, setting FROM pg_settings WHERE name IN ('synchronous_commit', 'fsyn
 -- name: schema
 SELECT to_regclass($1) IS NOT NULL, (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace($2));
 
+-- name: has_table
+SELECT to_regclass($1) IS NOT NULL;
+
 -- name: tables
 SELECT relname::text, n_live_tup, n_dead_tup FROM pg_stat_user_tables
 WHERE schemaname = $1::text AND relname::text = ANY($2::text[]) ORDER BY relname;

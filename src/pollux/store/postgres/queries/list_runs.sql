@@ -1,16 +1,16 @@
 -- Where the rows of a page come from; `listing.py` puts the columns before and the filter's terms behind.
 -- name: live
-FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq AND l.job_id = r.job_id AND l.later = r.later WHERE true
+FROM {s}.runs AS r JOIN {s}.queue AS q ON q.seq = r.seq AND q.job_id = r.job_id AND q.later = r.later WHERE true
 
--- name: past
-FROM {s}.past AS r WHERE shelf = $1::smallint
+-- name: history
+FROM {s}.history AS r WHERE history_class = $1::smallint
 
--- name: past_of_job
-FROM {s}.past AS r WHERE job_id = $1::text AND shelf < 2
+-- name: history_of_job
+FROM {s}.history AS r WHERE job_id = $1::text AND history_class < 2
 
 -- name: dead_of_job
-FROM {s}.past AS r WHERE job_id = $1::text AND shelf = 2
+FROM {s}.history AS r WHERE job_id = $1::text AND history_class = 2
 
 -- name: get
-SELECT {live_columns} FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq WHERE r.id = ANY($1::text[])
-UNION ALL SELECT {run_columns} FROM {s}.past AS r WHERE r.id = ANY($1::text[]);
+SELECT {live_columns} FROM {s}.runs AS r JOIN {s}.queue AS q ON q.seq = r.seq WHERE r.id = ANY($1::text[])
+UNION ALL SELECT {run_columns} FROM {s}.history AS r WHERE r.id = ANY($1::text[]);

@@ -7,18 +7,18 @@ UPDATE {s}.jobs SET version = $2::smallint, revision = revision + 1 WHERE id = A
 
 -- name: runs
 WITH live AS MATERIALIZED (
-  SELECT l.seq, r.id, r.job_id, l.version FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
-  WHERE r.job_id = ANY($1::text[]) ORDER BY l.seq FOR UPDATE OF l
+  SELECT q.seq, r.id, r.job_id, q.version FROM {s}.runs AS r JOIN {s}.queue AS q ON q.seq = r.seq
+  WHERE r.job_id = ANY($1::text[]) ORDER BY q.seq FOR UPDATE OF q
 )
-UPDATE {s}.line AS l SET version = $2::smallint FROM live WHERE l.seq = live.seq
-RETURNING l.seq, l.state, live.id, live.job_id, live.version;
+UPDATE {s}.queue AS q SET version = $2::smallint FROM live WHERE q.seq = live.seq
+RETURNING q.seq, q.state, live.id, live.job_id, live.version;
 
 -- name: elsewhere
-SELECT DISTINCT l.version FROM {s}.runs AS r JOIN {s}.line AS l ON l.seq = r.seq
-WHERE r.job_id = ANY($1::text[]) AND l.version <> $2::smallint;
+SELECT DISTINCT q.version FROM {s}.runs AS r JOIN {s}.queue AS q ON q.seq = r.seq
+WHERE r.job_id = ANY($1::text[]) AND q.version <> $2::smallint;
 
 -- name: unread
 SELECT id, body FROM {s}.feed WHERE version = ANY($1::smallint[]) AND ends > 0 ORDER BY id;
 
 -- name: clock
-SELECT coalesce(max(clock_ms), 0) FROM {s}.tally WHERE version = ANY($1::smallint[]);
+SELECT coalesce(max(clock_ms), 0) FROM {s}.counters WHERE version = ANY($1::smallint[]);

@@ -3,7 +3,7 @@ SELECT body, until_ms FROM {s}.nodes WHERE id = $1::text FOR UPDATE;
 
 -- name: put
 WITH serves AS (
-  UPDATE {s}.term SET there = true WHERE version = $5::smallint AND NOT there
+  UPDATE {s}.term SET in_use = true WHERE version = $5::smallint AND NOT in_use
 )
 INSERT INTO {s}.nodes (id, seats, until_ms, body, version, beat_ms)
 VALUES ($1::text, $2::bigint, $3::bigint, $4::bytea, $5::smallint, $6::bigint)
@@ -14,11 +14,11 @@ SET seats = excluded.seats, until_ms = excluded.until_ms, body = excluded.body, 
 -- What nearly every beat is: a living node says so again.  Answers how many counts wait to be gathered.
 -- name: again
 WITH serves AS (
-  UPDATE {s}.term SET there = true WHERE version = $6::smallint AND NOT there
+  UPDATE {s}.term SET in_use = true WHERE version = $6::smallint AND NOT in_use
 )
 UPDATE {s}.nodes SET seats = $2::bigint, until_ms = c.now_ms + $3::bigint, body = $4::bytea, beat_ms = c.now_ms
 FROM (SELECT coalesce($5::bigint, {s}.now_ms()) AS now_ms) AS c
-WHERE id = $1::text AND until_ms > c.now_ms RETURNING (SELECT count(*) FROM {s}.tally WHERE slot >= 16);
+WHERE id = $1::text AND until_ms > c.now_ms RETURNING (SELECT count(*) FROM {s}.counters WHERE slot >= 16);
 
 -- name: bury
 DELETE FROM {s}.nodes WHERE until_ms <= $1::bigint;
@@ -44,7 +44,7 @@ WITH c AS MATERIALIZED (
   WHERE version = $4::smallint AND holder NOT IN ('', $3::text) AND until_ms > c.now_ms AND until_ms <= c.now_ms + ttl_ms
 )
 SELECT standing.*, pulse.* FROM standing, (
-  SELECT string_agg(xmin::text, ' ' ORDER BY version, slot), sum(wakes)::bigint FROM {s}.tally
+  SELECT string_agg(xmin::text, ' ' ORDER BY version, slot), sum(wakes)::bigint FROM {s}.counters
 ) AS pulse;
 
 -- name: stands
@@ -52,5 +52,5 @@ SELECT number, holder, until_ms, ttl_ms FROM {s}.term WHERE version = $1::smalli
 
 -- name: write
 UPDATE {s}.term
-SET number = $1::bigint, holder = $2::text, until_ms = $3::bigint, ttl_ms = $4::bigint, there = there OR $2::text <> ''
+SET number = $1::bigint, holder = $2::text, until_ms = $3::bigint, ttl_ms = $4::bigint, in_use = in_use OR $2::text <> ''
 WHERE version = $5::smallint;

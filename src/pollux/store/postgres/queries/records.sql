@@ -19,9 +19,9 @@ SELECT id, revision, next_due_ms, last_due_ms, memory, definition, version FROM 
 
 -- name: run
 SELECT * FROM (
-  (SELECT r.seq, {live_columns} FROM {s}.line AS l JOIN {s}.runs AS r ON r.job_id = l.job_id AND r.later = l.later AND r.seq = l.seq WHERE l.seq > $1::bigint ORDER BY l.seq LIMIT $2::int)
+  (SELECT r.seq, {live_columns} FROM {s}.queue AS q JOIN {s}.runs AS r ON r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq WHERE q.seq > $1::bigint ORDER BY q.seq LIMIT $2::int)
   UNION ALL
-  (SELECT r.seq, {run_columns} FROM {s}.past AS r WHERE r.seq > $1::bigint ORDER BY r.seq LIMIT $2::int)
+  (SELECT r.seq, {run_columns} FROM {s}.history AS r WHERE r.seq > $1::bigint ORDER BY r.seq LIMIT $2::int)
 ) AS both_tables ORDER BY seq LIMIT $2::int;
 
 -- name: note
@@ -37,7 +37,7 @@ WHERE NOT EXISTS (SELECT 1 FROM {s}.jobs AS j WHERE j.id = b.id)
 ON CONFLICT (id) DO NOTHING RETURNING id;
 
 -- Runs as they were dumped, whose ids and keys nobody has; arrays in the order of a run's columns, then its version and
--- its shelf, which live ones have none of.  A live one goes where its job is.
+-- its history_class, which live ones have none of.  A live one goes where its job is.
 -- name: load_runs
 WITH b AS MATERIALIZED (
   SELECT *, cause <> 0 AND state < 2 AND visible_ms > {s}.now_ms() AS later FROM unnest(
@@ -49,17 +49,17 @@ WITH b AS MATERIALIZED (
   ) WITH ORDINALITY AS b
     (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state, held_reason, visible_ms, attempt,
      lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms, finished_ms, failed, changed, error,
-     result, deaths, progress, tried, version, shelf, place)
+     result, deaths, progress, tried, version, history_class, place)
 ), live AS (
   INSERT INTO {s}.runs
     (id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, attempt, lease_losses, crashes, started_ms,
      finished_ms, failed, changed, error, result, deaths, tried, later)
   SELECT id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, attempt, lease_losses, crashes,
     started_ms, finished_ms, failed, changed, error, result, deaths, tried, later
-  FROM b WHERE shelf IS NULL AND NOT EXISTS (SELECT 1 FROM {s}.past WHERE past.id = b.id) ORDER BY place
+  FROM b WHERE history_class IS NULL AND NOT EXISTS (SELECT 1 FROM {s}.history WHERE history.id = b.id) ORDER BY place
   ON CONFLICT DO NOTHING RETURNING seq, id
-), lined AS (
-  INSERT INTO {s}.line
+), queued AS (
+  INSERT INTO {s}.queue
     (seq, job_id, priority, due_ms, state, held_reason, visible_ms, fence, token, owner, lease_until_ms, cancel,
      progress, version, later)
   SELECT live.seq, b.job_id, b.priority, b.due_ms, b.state, b.held_reason, b.visible_ms, b.fence, b.token, b.owner,
@@ -67,13 +67,13 @@ WITH b AS MATERIALIZED (
   FROM live JOIN b ON b.id = live.id LEFT JOIN {s}.jobs AS j ON j.id = b.job_id
   RETURNING seq, version
 ), finished AS (
-  INSERT INTO {s}.past
+  INSERT INTO {s}.history
   SELECT nextval('{s}.run_seq'), id, job_id, due_ms, cause, key, payload, priority, grp, target, gated, state,
     held_reason, visible_ms, attempt, lease_losses, crashes, fence, token, owner, lease_until_ms, cancel, started_ms,
-    coalesce(finished_ms, 0), failed, changed, error, result, deaths, progress, tried, '', shelf, version
+    coalesce(finished_ms, 0), failed, changed, error, result, deaths, progress, tried, '', history_class, version
   FROM (
-    SELECT * FROM b WHERE shelf IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {s}.runs WHERE runs.id = b.id) ORDER BY place
+    SELECT * FROM b WHERE history_class IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {s}.runs WHERE runs.id = b.id) ORDER BY place
   ) AS b
   ON CONFLICT DO NOTHING RETURNING id, version
 )
-SELECT live.id, lined.version FROM live JOIN lined ON lined.seq = live.seq UNION ALL SELECT id, version FROM finished;
+SELECT live.id, queued.version FROM live JOIN queued ON queued.seq = live.seq UNION ALL SELECT id, version FROM finished;

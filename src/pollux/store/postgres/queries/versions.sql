@@ -3,39 +3,39 @@ WITH term AS (
   INSERT INTO {s}.term (number, holder, until_ms, ttl_ms, version) VALUES (0, '', 0, 0, $1::smallint)
   ON CONFLICT DO NOTHING
 )
-INSERT INTO {s}.tally (version, slot) SELECT $1::smallint, generate_series(0, 15) ON CONFLICT DO NOTHING;
+INSERT INTO {s}.counters (version, slot) SELECT $1::smallint, generate_series(0, 15) ON CONFLICT DO NOTHING;
 
 -- name: use
-UPDATE {s}.term SET there = true WHERE version = $1::smallint AND NOT there;
+UPDATE {s}.term SET in_use = true WHERE version = $1::smallint AND NOT in_use;
 
 -- name: in_use
-SELECT version FROM {s}.term WHERE there OR version = $1::smallint ORDER BY version;
+SELECT version FROM {s}.term WHERE in_use OR version = $1::smallint ORDER BY version;
 
 -- name: all
-SELECT t.version, sum(y.held)::bigint, sum(y.ready)::bigint, sum(y.leased)::bigint,
-  (SELECT sum(dead)::bigint FROM {s}.tally), sum(y.feed)::bigint, sum(y.ends)::bigint, sum(y.jobs)::bigint, t.number,
+SELECT t.version, sum(c.held)::bigint, sum(c.ready)::bigint, sum(c.leased)::bigint,
+  (SELECT sum(dead)::bigint FROM {s}.counters), sum(c.feed)::bigint, sum(c.ends)::bigint, sum(c.jobs)::bigint, t.number,
   CASE WHEN t.until_ms > coalesce($1::bigint, {s}.now_ms()) THEN t.holder ELSE '' END
-FROM {s}.term AS t JOIN {s}.tally AS y ON y.version = t.version
-WHERE t.there GROUP BY t.version ORDER BY t.version;
+FROM {s}.term AS t JOIN {s}.counters AS c ON c.version = t.version
+WHERE t.in_use GROUP BY t.version ORDER BY t.version;
 
 -- name: stands
-SELECT there, holder <> '' AND until_ms > coalesce($2::bigint, {s}.now_ms()) FROM {s}.term
+SELECT in_use, holder <> '' AND until_ms > coalesce($2::bigint, {s}.now_ms()) FROM {s}.term
 WHERE version = $1::smallint FOR UPDATE;
 
 -- name: left
-SELECT sum(held + ready + leased + jobs)::bigint FROM {s}.tally WHERE version = $1::smallint;
+SELECT sum(held + ready + leased + jobs)::bigint FROM {s}.counters WHERE version = $1::smallint;
 
 -- name: drop
 WITH unread AS (
   DELETE FROM {s}.feed WHERE version = $1::smallint
 ), counted AS (
-  UPDATE {s}.tally SET feed = 0, ends = 0 WHERE version = $1::smallint
+  UPDATE {s}.counters SET feed = 0, ends = 0 WHERE version = $1::smallint
 )
-UPDATE {s}.term SET there = false, holder = '', until_ms = 0, ttl_ms = 0 WHERE version = $1::smallint;
+UPDATE {s}.term SET in_use = false, holder = '', until_ms = 0, ttl_ms = 0 WHERE version = $1::smallint;
 
 -- The writer of each row of the counts, and how often all were called back.
 -- name: pulse
-SELECT string_agg(xmin::text, ' ' ORDER BY version, slot), sum(wakes)::bigint FROM {s}.tally;
+SELECT string_agg(xmin::text, ' ' ORDER BY version, slot), sum(wakes)::bigint FROM {s}.counters;
 
 -- name: wake
-UPDATE {s}.tally SET wakes = wakes + 1 WHERE version = $1::smallint AND slot = pg_backend_pid() % 16;
+UPDATE {s}.counters SET wakes = wakes + 1 WHERE version = $1::smallint AND slot = pg_backend_pid() % 16;
