@@ -38,7 +38,7 @@ for n, row in ipairs(rows) do
 end
 call("ZADD", P .. "live", unpack(live))
 call("ZADD", P .. "live:noop", unpack(live))
-call("ZADD", P .. "line:2", unpack(line))
+call("ZADD", P .. "queue:2", unpack(line))
 call("HSET", P .. "meta", "seq", seq, "seen", now)
 call("XADD", P .. "bell:runs", "MAXLEN", "~", 1000, "*", "kind", "runs")
 call("HINCRBY", P .. "home", "count", 1)

@@ -53,8 +53,8 @@ BETWEEN_VERSIONS = (
     line(
         "redis",
         Patch(
-            "store/redis/scripts/_house.lua",
-            'LINE_1, LINE_2, LINE_3 = own .. "line:1", own .. "line:2", own .. "line:3"',
+            "store/redis/scripts/_keys.lua",
+            'QUEUE_1, QUEUE_2, QUEUE_3 = own .. "queue:1", own .. "queue:2", own .. "queue:3"',
             "own = own",
         ),
     ),
@@ -80,7 +80,7 @@ BETWEEN_VERSIONS = (
     ),
     told(
         "redis",
-        Patch("store/redis/scripts/_house.lua", 'own .. "due", own .. "feed"', 'own .. "due", FEED'),
+        Patch("store/redis/scripts/_keys.lua", 'own .. "due", own .. "feed"', 'own .. "due", FEED'),
         Patch("store/redis/scripts/settle_plain.lua", 'OWN .. "feed"', 'PREFIX .. "feed"'),
     ),
     told(

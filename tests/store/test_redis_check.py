@@ -115,7 +115,7 @@ async def test_a_store_in_a_namespace_beside_it_is_none_of_its_business():
     assert (await found(outer))["foreign"].count == 2
 
 
-OF_IDS = {"run", "job", "live", "past", "failed", "dead"}  # what follows is an id, and an id may be any word
+OF_IDS = {"run", "job", "live", "history", "failed", "dead"}  # what follows is an id, and an id may be any word
 
 
 async def stems_of(hand):
@@ -127,7 +127,7 @@ async def test_a_namespace_is_refused_if_a_key_of_it_may_be_one_of_the_store_aro
     both = {key.partition(":")[0] for key in KEYS if key.partition(":")[2] in KEYS}
     assert both == {"notes", "bell"}
     stems = await stems_of(hand)
-    assert {"run", "job", "live", "jobs", "line", "shelf", "gone"} <= stems
+    assert {"run", "job", "live", "jobs", "queue", "finished", "tombs"} <= stems
 
     for name in [*OF_IDS, *both, "v1", "v3", "v9999"]:
         with pytest.raises(InvalidInput, match=f"a store's own keys begin with: '{name}'"):
@@ -139,7 +139,7 @@ async def test_a_namespace_is_refused_if_a_key_of_it_may_be_one_of_the_store_aro
         assert read_address(f"redis://localhost?namespace={name}").prefix == f"pollux:{name}"
 
 
-@pytest.mark.parametrize("alike", ["jobs:high", "line:2", "gone:line", "shelf:plain", "claim:t"])
+@pytest.mark.parametrize("alike", ["jobs:high", "queue:2", "tombs:order", "finished:plain", "claim:t"])
 async def test_stores_whose_keys_begin_alike_are_in_order_side_by_side(alike):
     name = alike.partition(":")[0]
     server, _, namespace = own_url("alike").partition("?namespace=")
@@ -159,15 +159,15 @@ async def test_stores_whose_keys_begin_alike_are_in_order_side_by_side(alike):
 
 
 async def missing_from_line(hand, ready):
-    await hand("ZREM", "line:2", await hand.member("line:2", ready[-1]))
+    await hand("ZREM", "queue:2", await hand.member("queue:2", ready[-1]))
 
 
 async def at_another_time(hand, ready):
-    await hand("ZADD", "line:2", 5, await hand.member("line:2", ready[-1]))
+    await hand("ZADD", "queue:2", 5, await hand.member("queue:2", ready[-1]))
 
 
 async def in_two_lines(hand, ready):
-    await hand("ZADD", "line:1", T0, await hand.member("line:2", ready[-1]))
+    await hand("ZADD", "queue:1", T0, await hand.member("queue:2", ready[-1]))
 
 
 async def ready_and_leased(hand, ready):
@@ -231,8 +231,8 @@ async def test_a_lease_a_held_run_and_finished_ones_are_put_back(url, hand):
     done, dead = await ids_in(url, RunState.DONE), await ids_in(url, RunState.DEAD)
     await hand("DEL", "leases")
     await hand("DEL", "held")
-    await hand("ZREM", "shelf:plain", await hand.member("shelf:plain", done[0]))
-    await hand("DEL", "shelf:dead")
+    await hand("ZREM", "finished:plain", await hand.member("finished:plain", done[0]))
+    await hand("DEL", "finished:dead")
     seen = (await found(url))["places"]
     assert seen.count == 4
     assert {line.partition(":")[0] for line in seen.shown} == {leased[0], held[0], done[0], dead[0]}
@@ -251,11 +251,11 @@ async def test_each_version_has_its_own_lines_and_counts(url, hand):
     await store.close()
     assert await rules(url) == []
 
-    await hand("ZREM", "v1:line:2", await hand.member("v1:line:2", ready[0]))
+    await hand("ZREM", "v1:queue:2", await hand.member("v1:queue:2", ready[0]))
     await hand("ZADD", "v1:held", 0, f"{T0 + 10**14:015}nobody")
     await hand("HSET", "v1:meta", "ends", 77)
     seen = await found(url)
-    assert seen["places"].shown == (f"{ready[0]}: is ready, but not in v1:line:2",)
+    assert seen["places"].shown == (f"{ready[0]}: is ready, but not in v1:queue:2",)
     assert "v1:held" in seen["members"].shown[0]
     assert "ends in version 1: 77 are told" in seen["counts"].shown[0]
     await repair(url)
@@ -275,13 +275,13 @@ async def test_a_run_in_another_version_than_its_job_is_found(url, hand):
 @pytest.mark.parametrize(
     ("index", "member"),
     [
-        ("line:2", "00000000000077nobody"),
+        ("queue:2", "00000000000077nobody"),
         ("leases", "nobody"),
         ("live", f"{T0 + 10**14:015}nobody"),
         ("live:job0", f"{T0 + 10**14:015}nobody"),
         ("held", f"{T0 + 10**14:015}nobody"),
-        ("shelf:plain", f"{T0 + 10**14:015}{7:014}nobody"),
-        ("past:job0", f"{T0 + 10**14:015}{7:014}nobody"),
+        ("finished:plain", f"{T0 + 10**14:015}{7:014}nobody"),
+        ("history:job0", f"{T0 + 10**14:015}{7:014}nobody"),
     ],
 )
 async def test_a_name_that_no_run_answers_to_is_found_and_taken_away(url, hand, index, member):
@@ -315,8 +315,8 @@ async def test_jobs_that_lost_their_place_are_found_and_put_back(url, hand):
 
 async def test_wrong_counts_are_counted_again(url, hand):
     await hand("HSET", "meta", "ends", 99)
-    await hand("ZADD", "tally", 7, "job0")
-    await hand("ZADD", "tally", 7, "ghost")
+    await hand("ZADD", "counters", 7, "job0")
+    await hand("ZADD", "counters", 7, "ghost")
     seen = (await found(url))["counts"]
     assert "ends in version 2: 99 are told, 4 are there" in seen.shown
     assert "finished runs of ghost: 7 are told, 0 are there" in seen.shown
@@ -346,25 +346,25 @@ async def test_records_that_cannot_be_read_are_named_and_left_alone(url, hand):
 
 async def test_foreign_keys_are_named(url, hand):
     await hand("SET", "mine", "not yours")
-    await hand("SADD", "past:job9", "x")
+    await hand("SADD", "history:job9", "x")
     await hand.client.delete(hand.key("log"))
     await hand("SET", "log", "a text")
     seen = (await found(url))["foreign"]
     assert seen.shown == (f"{hand.key('log')} is a string, and should be a stream",), "the rest when that is gone"
     await hand("DEL", "log")
     seen = (await found(url))["foreign"]
-    assert set(seen.shown) == {hand.key("mine"), f"{hand.key('past:job9')} is a set, and should be a zset"}
+    assert set(seen.shown) == {hand.key("mine"), f"{hand.key('history:job9')} is a set, and should be a zset"}
 
 
 async def test_a_foreign_key_in_the_place_of_a_line_is_named_once_with_its_cure(url, hand, tmp_path):
     """Neither a repair nor a backup is the cure: somebody deletes it."""
-    await hand("DEL", "v7:line:3")
+    await hand("DEL", "v7:queue:3")
     await hand("HSET", "versions", 7, "")
-    await hand("SET", "v7:line:3", "not yours")
+    await hand("SET", "v7:queue:3", "not yours")
     seen = (await found(url))["foreign"]
-    assert seen.shown == (f"{hand.key('v7:line:3')} is a string, and should be a zset",)
+    assert seen.shown == (f"{hand.key('v7:queue:3')} is a string, and should be a zset",)
     told = await asyncio.to_thread(SameProcess(tmp_path), "store", "check", "--store", url)
-    assert (told.code, told.out.count(hand.key("v7:line:3"))) == (1, 1)
+    assert (told.code, told.out.count(hand.key("v7:queue:3"))) == (1, 1)
     assert "delete the keys that are not ours" in told.err
     assert "backup" not in told.err
 

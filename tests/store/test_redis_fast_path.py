@@ -237,10 +237,10 @@ async def test_a_handle_remembers_only_so_many_of_its_runs(store, monkeypatch):
 
 
 FOREIGN = {
-    "enqueue": ["jobs:normal", "line:2", "live", "live:job", "meta", "held", "bell:runs", "home", "job:job"],
-    "claim": ["jobs:normal", "line:2", "leases", "meta", "home", "claim:t", "job:job"],
+    "enqueue": ["jobs:normal", "queue:2", "live", "live:job", "meta", "held", "bell:runs", "home", "job:job"],
+    "claim": ["jobs:normal", "queue:2", "leases", "meta", "home", "claim:t", "job:job"],
     "settle": [
-        *("jobs:normal", "leases", "live", "live:job", "shelf:plain", "past:job", "tally", "meta"),
+        *("jobs:normal", "leases", "live", "live:job", "finished:plain", "history:job", "counters", "meta"),
         *("feed", "bell:feed", "home"),
     ],
 }

@@ -310,7 +310,7 @@ async def test_who_lists_what_cannot_be_read_is_told_which_it_is(store, hand):
     assert (await store.get_runs(["good"]))[0] is not None
 
 
-@pytest.mark.parametrize("line", ["line:1", "line:3"])
+@pytest.mark.parametrize("line", ["queue:1", "queue:3"])
 async def test_a_run_that_somebody_put_into_another_line_as_well_is_given_once(store, hand, line):
     await hand("ZADD", line, T0 - 1, "00000000000099good")
 
@@ -486,9 +486,9 @@ async def test_a_node_goes_on_beside_all_of_it(url, hand):
         for number in range(3):
             bad = await app.enqueue("asked", {"n": number}, delay="1h")
             await hand("HSET", f"run:{bad.id}", "b", "not json")
-            [place] = [each for each in await hand("ZRANGE", "line:2", 0, -1) if each.endswith(bad.id.encode())]
-            await hand("ZADD", "line:2", 1, place)  # it is visible at once
-            await hand("ZADD", "line:2", 1, "00000000000001ghost")
+            [place] = [each for each in await hand("ZRANGE", "queue:2", 0, -1) if each.endswith(bad.id.encode())]
+            await hand("ZADD", "queue:2", 1, place)  # it is visible at once
+            await hand("ZADD", "queue:2", 1, "00000000000001ghost")
             await hand("XADD", "jobs:normal", "*", "nonsense", "1")
             await hand("HSET", "nodes", "odd", "what")
             since = len(done)
@@ -521,7 +521,7 @@ async def test_a_firing_does_not_wait_for_runs_that_nobody_can_read(store, hand,
 async def test_what_is_remembered_of_a_deleted_job_and_cannot_be_read_stands_in_nobodys_way(store, hand, value):
     await given_jobs(store, "third", "fourth")
     await store.delete_jobs(["third", "fourth"], now_ms=T0)
-    await hand("HSET", "gone", "third", value)
+    await hand("HSET", "tombs", "third", value)
     revision = 7 if value.startswith("7") else 0
 
     tombs = [data for kind, data in await whole_dump(store, limit=1) if kind == "tomb"]

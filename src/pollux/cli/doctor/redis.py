@@ -10,7 +10,7 @@ from pollux.cli.doctor.server import of_distance, of_offset
 from pollux.store.redis.address import CLUSTER
 from pollux.store.redis.inspect import RedisReport
 from pollux.store.redis.replicas import in_step
-from pollux.store.redis.server import FORMAT, OLDEST
+from pollux.store.redis.server import FORMAT, FORMAT_CURE, OLDEST
 from pollux.units import format_size
 
 FULL_WARN, FULL_FAIL = 0.8, 0.95  # of maxmemory
@@ -147,7 +147,7 @@ def of_keys(server: RedisReport) -> DoctorFinding:
         return ok("keys", f"none under {prefix}: yet; the first start makes them")
     if server.format != str(FORMAT):
         seen = f"those under {prefix}: have format {server.format}, this Pollux writes format {FORMAT}"
-        return fail("keys", seen, "use the Pollux that wrote them, or another ?namespace=")
+        return fail("keys", seen, FORMAT_CURE)
     return ok("keys", f"under {prefix}:, format {server.format}")
 
 

@@ -40,7 +40,7 @@ SENTINEL_LOGIN = {"sentinel_username", "sentinel_password"}
 CHOICES = {"ssl_cert_reqs": ("none", "optional", "required"), "ssl_check_hostname": ("true", "false")}
 # namespaces of which a key may be one of the store around them: `job:meta` is its job `meta`, `notes:keys` and
 # `bell:feed` are its own, `v3:meta` is that of its version 3
-TAKEN = re.compile("bell|dead|job|live|notes|past|failed|run|v(?!2$)[1-9][0-9]{0,3}")
+TAKEN = re.compile("bell|dead|job|live|notes|history|failed|run|v(?!2$)[1-9][0-9]{0,3}")
 _WORD = re.compile(r"[\w.{}-]{1,100}", re.ASCII)
 _TAG = re.compile(r"[^{}]*\{[^{}]+\}[^{}]*")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:@/]+)(?::([0-9]{1,5}))?")

@@ -43,11 +43,11 @@ DEADLINE_MS = 30_000
 PAGE = 500
 NAMESPACES_MAX = 1_000  # that are remembered
 # Indexes of runs, and where the id begins in their members: one each, one a version, one a job.
-INDEXES = {"live": 16, "shelf:plain": 30, "shelf:unchanged": 30, "shelf:dead": 30}
-OF_VERSIONS = {"line:1": 15, "line:2": 15, "line:3": 15, "leases": 1, "held": 16}
-OF_JOBS = {"live": 16, "past": 30, "failed": 30, "dead": 30}
+INDEXES = {"live": 16, "finished:plain": 30, "finished:unchanged": 30, "finished:dead": 30}
+OF_VERSIONS = {"queue:1": 15, "queue:2": 15, "queue:3": 15, "leases": 1, "held": 16}
+OF_JOBS = {"live": 16, "history": 30, "failed": 30, "dead": 30}
 TYPES = {
-    **dict.fromkeys(("meta", "keys", "gone", "notes", "nodes", "home", "unfinished", "versions"), "hash"),
+    **dict.fromkeys(("meta", "keys", "tombs", "notes", "nodes", "home", "unfinished", "versions"), "hash"),
     **dict.fromkeys(("jobs:high", "jobs:normal", "jobs:low", "feed", "bell:runs", "bell:feed", "log"), "stream"),
 }
 _VERSION = re.compile(r"v[0-9]+:")
@@ -56,7 +56,7 @@ _RULES = {
     "foreign": "a key under our prefix is not ours",
     "records": "a record cannot be read",
     "places": "a run does not stand where it says that it stands",
-    "members": "a line or shelf names a run that does not stand there",
+    "members": "a queue or index names a run that is not in it",
     "leases": "a leased run has no token",
     "orphans": "a run waits for a job that is gone",
     "versions": "a run is in another version than its job",
@@ -188,7 +188,7 @@ class _Walk:
                 runs.append(name)
             elif has_name and kind in OF_JOBS and await self._check_type(key, "zset"):
                 await self._look_at_members(key, OF_JOBS[kind])
-                self._past |= {name} if kind in {"past", "failed"} else set()
+                self._past |= {name} if kind in {"history", "failed"} else set()
             elif not has_name and self._is_of_the_store_around(key):
                 continue
             elif not has_name or not (kind in {"job", "claim", *OF_JOBS} or await self._is_namespace(kind)):
@@ -315,7 +315,7 @@ class _Walk:
             await self._link.run("mend_jobs", ids=[], dues=nobodys, version=version)
 
     async def _look_at_counts(self) -> None:
-        names = {name async for page in self._members(f"{self._address.prefix}:tally") for name in page}
+        names = {name async for page in self._members(f"{self._address.prefix}:counters") for name in page}
         told = {name.removeprefix("failed ") for name in names}
         jobs = sorted(told | self._past)
         for start in range(0, len(jobs) or 1, PAGE):

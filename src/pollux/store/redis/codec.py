@@ -198,7 +198,7 @@ def past_row(run: Run) -> Row:
     is_unchanged = run.state is RunState.DONE and not run.failed and run.changed is False
     row = made_row(run)
     row[1]["fin"] = run.finished_ms or 0
-    return ["past", row, is_unchanged]
+    return ["history", row, is_unchanged]
 
 
 def body_of(run: Run) -> str | bool:

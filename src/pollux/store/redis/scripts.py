@@ -22,9 +22,9 @@ KEYS = (
     "jobs:high",
     "jobs:normal",
     "jobs:low",
-    "line:1",
-    "line:2",
-    "line:3",
+    "queue:1",
+    "queue:2",
+    "queue:3",
     "leases",
     "live",
     "keys",
@@ -34,12 +34,12 @@ KEYS = (
     "jobs",
     "due",
     "spent",
-    "gone",
-    "gone:line",
-    "shelf:plain",
-    "shelf:unchanged",
-    "shelf:dead",
-    "tally",
+    "tombs",
+    "tombs:order",
+    "finished:plain",
+    "finished:unchanged",
+    "finished:dead",
+    "counters",
     "notes",
     "notes:keys",
     "notes:ends",
@@ -48,10 +48,10 @@ KEYS = (
     "home",  # how many writes there were, and on which servers: see homes.py
     "held",
     "unfinished",  # jobs that were deleted or moved, while not all of their runs have ended or come along
-    "versions",  # which versions of the deployment there are; all but one have lines, feed and counts of their own
+    "versions",  # which versions of the deployment there are; all but one have queues, feed and counts of their own
 )
 BELL_RUNS, BELL_FEED = "bell:runs", "bell:feed"
-SHARED = tuple(f"_{name}.lua" for name in ("house", "writes", "jobs", "notes", "streams", "runs", "moves", "overlap"))
+SHARED = tuple(f"_{name}.lua" for name in ("keys", "writes", "jobs", "notes", "streams", "runs", "moves", "overlap"))
 PLAIN = "_plain"  # how a script ends that works on plain runs alone: see plain.py
 FLUSHES, WRAPPER = "fresh", "to_its_end"  # who writes before its end, and what takes that back if it comes to none
 LEVEL_NAMES, USES_MAX = 30, 60
@@ -89,7 +89,7 @@ def script(verb: str) -> Script:
         return _script(whole, writes=True)
     first, _, body = whole.partition("\n")
     writes = "no-writes" not in first
-    places = _parts("_places.lua") if verb.startswith(("check_", "mend_")) else ()
+    places = _parts("_check.lua") if verb.startswith(("check_", "mend_")) else ()
     parts = _needed((*_parts(*SHARED), *places), _names(body))
     if writes and any(FLUSHES in part.owns for part in parts):
         body = f"return {WRAPPER}(function()\n{body}\nend)"

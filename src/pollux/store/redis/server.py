@@ -9,7 +9,10 @@ from typing import Any
 from pollux.errors import StoreError, StoreRefused
 from pollux.store.redis.address import CLUSTER, SERVER, RedisAddress
 
-FORMAT = 3  # of the keys; raised when they change
+FORMAT = 4  # of the keys; raised when they change
+FORMAT_CURE = (
+    "dump them with the Pollux that wrote them (`pollux store dump`) and load the dump into another ?namespace="
+)
 OLDEST = (7, 0)
 
 log = logging.getLogger("pollux.store.redis")
@@ -114,7 +117,4 @@ def _refuse_replica(address: RedisAddress) -> None:
 
 def check_format(found: str, name: str) -> None:
     if found != str(FORMAT):
-        raise StoreRefused(
-            f"the keys on {name} have format {found}, this Pollux writes format {FORMAT}; "
-            "use the Pollux that wrote them, or another ?namespace="
-        )
+        raise StoreRefused(f"the keys on {name} have format {found}, this Pollux writes format {FORMAT}; {FORMAT_CURE}")

@@ -146,26 +146,26 @@ end
 local remembered, forgotten = 0, 0
 
 local function remember_job(job)
-  put("hash", GONE, job.id, text(job.rev) .. ":" .. (job.last and text(job.last) or ""))
-  put("zset", GONE_LINE, job.id, next_seq())
+  put("hash", TOMBS, job.id, text(job.rev) .. ":" .. (job.last and text(job.last) or ""))
+  put("zset", TOMBS_ORDER, job.id, next_seq())
   remembered = remembered + 1
-  if call("ZCARD", GONE_LINE) + remembered - forgotten > GONE_MAX then
-    local oldest = call("ZRANGE", GONE_LINE, forgotten, forgotten)[1]
+  if call("ZCARD", TOMBS_ORDER) + remembered - forgotten > GONE_MAX then
+    local oldest = call("ZRANGE", TOMBS_ORDER, forgotten, forgotten)[1]
     if oldest then
-      drop("hash", GONE, oldest)
-      drop("zset", GONE_LINE, oldest)
+      drop("hash", TOMBS, oldest)
+      drop("zset", TOMBS_ORDER, oldest)
       forgotten = forgotten + 1
     end
   end
 end
 
 local function recall_job(id)
-  local gone = field_of(GONE, id)
+  local gone = field_of(TOMBS, id)
   if not gone then
     return 0, false
   end
-  drop("hash", GONE, id)
-  drop("zset", GONE_LINE, id)
+  drop("hash", TOMBS, id)
+  drop("zset", TOMBS_ORDER, id)
   local rev, last = string.match(gone, "^(%d+):(%-?%d*)")
   return tonumber(rev) or 0, tonumber(last) or false
 end

@@ -32,7 +32,7 @@ local function give_entries()
   for _, run in ipairs(came_leased) do -- what one took would stay taken if another were refused
     enter(run.v or DEFAULT)
     check(STREAM[run.pr], "stream")
-    check(LINE[run.pr], "zset")
+    check(QUEUE[run.pr], "zset")
   end
   for _, run in ipairs(came_leased) do
     enter(run.v or DEFAULT)

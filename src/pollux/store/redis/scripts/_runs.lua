@@ -1,6 +1,6 @@
 -- Where does a run stand?  Its hash is the truth: `s` says how it stands, packed, and is read and written as a whole; `b`
 -- is what its maker gave it on the way (payload, group, target), which no script reads.  Live, it is held, in the line of
--- its priority, or leased; finished, it stands on a shelf.  All verbs move runs by `admit`, `put_back`, `finish` and
+-- its priority, or leased; finished, it is in a history.  All verbs move runs by `admit`, `put_back`, `finish` and
 -- `forget` alone.
 local TRIED_MAX = 5
 
@@ -12,17 +12,17 @@ local function live_key(job)
   return PREFIX .. "live:" .. job
 end
 
--- kind: "past", "failed" or "dead"
-local function shelf_key(job, kind)
+-- kind: "history", "failed" or "dead"
+local function history_key(job, kind)
   return PREFIX .. kind .. ":" .. job
 end
 
-local function shelf_kind(run)
-  return run.st == "dead" and "dead" or (run.failed and "failed" or "past")
+local function history_kind(run)
+  return run.st == "dead" and "dead" or (run.failed and "failed" or "history")
 end
 
 -- how many finished runs a job has is told under its id, and how many of them failed under what no id can be
-local function tally_name(job, kind)
+local function counter_name(job, kind)
   return kind == "failed" and "failed " .. job or job
 end
 
@@ -51,7 +51,7 @@ end
 
 -- what it must say to stand where it does: without it nobody could take it away from there
 local function complete(run)
-  if run.pr and not LINE[run.pr] then
+  if run.pr and not QUEUE[run.pr] then
     run.pr, spoilt[run.id] = nil, "pr"
   end
   run.pr = run.pr or 2
@@ -174,7 +174,7 @@ local function stand_ready(run, visible)
   local q = next_seq()
   ready_change = ready_change + 1
   run.st, run.vis, run.q = "ready", visible, q
-  put("zset", LINE[run.pr], pad_seq(q) .. run.id, visible)
+  put("zset", QUEUE[run.pr], pad_seq(q) .. run.id, visible)
   if visible <= now then
     coming[run.pr] = coming[run.pr] + 1
   end
@@ -203,7 +203,7 @@ local function step_out(run)
   elseif run.st == "held" then
     drop("zset", HELD, pad(run.due) .. run.id)
   else
-    drop("zset", LINE[run.pr], pad_seq(run.q) .. run.id)
+    drop("zset", QUEUE[run.pr], pad_seq(run.q) .. run.id)
     ready_change = ready_change - 1
     if run.vis <= now then
       leaving[run.pr] = leaving[run.pr] + 1
@@ -248,39 +248,39 @@ local function put_back(run, state, visible)
 end
 
 -- finished runs stand by (when they finished, in which order)
-local tally = {}
+local counter_changes = {}
 
-local function stand_on_shelf(run, is_unchanged)
-  local kind = shelf_kind(run)
+local function add_to_history(run, is_unchanged)
+  local kind = history_kind(run)
   local place = pad(run.fin) .. pad_seq(run.pq) .. run.id
-  put("zset", kind == "dead" and SHELF_DEAD or (is_unchanged and SHELF_UNCHANGED or SHELF_PLAIN), place, 0)
-  put("zset", shelf_key(run.job, kind), place, 0)
+  put("zset", kind == "dead" and FINISHED_DEAD or (is_unchanged and FINISHED_UNCHANGED or FINISHED_PLAIN), place, 0)
+  put("zset", history_key(run.job, kind), place, 0)
   if kind ~= "dead" then
-    local name = tally_name(run.job, kind)
-    tally[name] = (tally[name] or 0) + 1
+    local name = counter_name(run.job, kind)
+    counter_changes[name] = (counter_changes[name] or 0) + 1
   end
   touch(run)
 end
 
 local function shelve(run, is_unchanged)
   run.pq = next_seq()
-  stand_on_shelf(run, is_unchanged)
+  add_to_history(run, is_unchanged)
 end
 
--- goes with tally
+-- goes with counter_changes
 writers[#writers + 1] = {
   check = function()
-    if next(tally) then
-      check(TALLY, "zset")
+    if next(counter_changes) then
+      check(JOB_COUNTERS, "zset")
     end
   end,
   write = function()
-    for name, change in pairs(tally) do
-      if call("ZINCRBY", TALLY, change, name) == "0" then
-        call("ZREM", TALLY, name)
+    for name, change in pairs(counter_changes) do
+      if call("ZINCRBY", JOB_COUNTERS, change, name) == "0" then
+        call("ZREM", JOB_COUNTERS, name)
       end
     end
-    tally = {}
+    counter_changes = {}
   end,
 }
 
@@ -297,19 +297,19 @@ local function finish(run, state, finished, is_unchanged)
   shelve(run, is_unchanged)
 end
 
--- take a finished run off its shelf
+-- take a finished run out of its history
 local function unshelve(run)
   local place = pad(run.fin) .. pad_seq(run.pq) .. run.id
-  local kind = shelf_kind(run)
+  local kind = history_kind(run)
   if kind == "dead" then
-    drop("zset", SHELF_DEAD, place)
+    drop("zset", FINISHED_DEAD, place)
   else
     local is_unchanged = run.st == "done" and not run.failed and run.chg == false
-    drop("zset", is_unchanged and SHELF_UNCHANGED or SHELF_PLAIN, place)
-    local name = tally_name(run.job, kind)
-    tally[name] = (tally[name] or 0) - 1
+    drop("zset", is_unchanged and FINISHED_UNCHANGED or FINISHED_PLAIN, place)
+    local name = counter_name(run.job, kind)
+    counter_changes[name] = (counter_changes[name] or 0) - 1
   end
-  drop("zset", shelf_key(run.job, kind), place)
+  drop("zset", history_key(run.job, kind), place)
 end
 
 local function forget(run)
@@ -447,7 +447,7 @@ local function counts_of(version)
     if not version or each == version then
       local lines = 0
       for pr = 1, 3 do
-        lines = lines + call("ZCARD", key_of(each, "line:" .. pr))
+        lines = lines + call("ZCARD", key_of(each, "queue:" .. pr))
       end
       local row = { call("ZCARD", key_of(each, "held")), lines, call("ZCARD", key_of(each, "leases")), 0,
         call("XLEN", key_of(each, "feed")), count_in(each, "ends"), each ~= DEFAULT and count_in(each, "jobs") or 0 }
@@ -459,13 +459,13 @@ local function counts_of(version)
   if not version or version == DEFAULT then
     sums[7] = sums[7] + call("ZCARD", JOBS) - in_others
   end
-  sums[4] = call("ZCARD", SHELF_DEAD)
+  sums[4] = call("ZCARD", FINISHED_DEAD)
   return sums
 end
 
 local function keep_part()
   parts[here] = {
-    streams = STREAM, lines = LINE, meta = META, leases = LEASES, held = HELD, due = DUE, feed = FEED,
+    streams = STREAM, lines = QUEUE, meta = META, leases = LEASES, held = HELD, due = DUE, feed = FEED,
     bell_runs = BELL_RUNS, bell_feed = BELL_FEED, coming = coming, leaving = leaving, spent = spent,
     ready_change = ready_change, rings = rings, told = told, ends = ends, arrived = arrived,
   }
@@ -488,7 +488,7 @@ enter = function(version)
     end
     part = {
       streams = { name("jobs:high"), name("jobs:normal"), name("jobs:low") },
-      lines = { name("line:1"), name("line:2"), name("line:3") },
+      lines = { name("queue:1"), name("queue:2"), name("queue:3") },
       meta = name("meta"), leases = name("leases"), held = name("held"), due = name("due"), feed = name("feed"),
       bell_runs = name("bell:runs"), bell_feed = name("bell:feed"),
       coming = { 0, 0, 0 }, leaving = { 0, 0, 0 }, spent = { {}, {}, {} }, ready_change = 0,
@@ -497,8 +497,8 @@ enter = function(version)
     parts[version] = part
   end
   here = version
-  STREAM, LINE, META, LEASES, HELD, DUE = part.streams, part.lines, part.meta, part.leases, part.held, part.due
-  LINE_1, LINE_2, LINE_3 = unpack(LINE)
+  STREAM, QUEUE, META, LEASES, HELD, DUE = part.streams, part.lines, part.meta, part.leases, part.held, part.due
+  QUEUE_1, QUEUE_2, QUEUE_3 = unpack(QUEUE)
   FEED, BELL_RUNS, BELL_FEED = part.feed, part.bell_runs, part.bell_feed
   coming, leaving, spent, ready_change = part.coming, part.leaving, part.spent, part.ready_change
   rings, told, ends, arrived = part.rings, part.told, part.ends, part.arrived

@@ -9,7 +9,7 @@ local coming, leaving, spent = { 0, 0, 0 }, { 0, 0, 0 }, { {}, {}, {} }
 
 -- somebody deleted the stream or its group: what is left of it means nothing, and what waits gets new entries
 local function heal(pr)
-  set_count("owed" .. pr, call("ZCOUNT", fresh(LINE[pr]), "-inf", now))
+  set_count("owed" .. pr, call("ZCOUNT", fresh(QUEUE[pr]), "-inf", now))
   call("DEL", STREAM[pr])
   call("XGROUP", "CREATE", STREAM[pr], GROUP, "0", "MKSTREAM")
   set_count("last" .. pr, "")
@@ -54,7 +54,7 @@ end
 local function take_entries(pr, count, node)
   check_all()
   check(STREAM[pr], "stream")
-  check(LINE[pr], "zset") -- of which a stream is healed
+  check(QUEUE[pr], "zset") -- of which a stream is healed
   add_entries(pr, coming[pr])
   coming[pr] = 0
   local heals = #healed
@@ -163,8 +163,8 @@ local function promote()
     return
   end
   for pr = 1, 3 do
-    local owed = count_of("owed" .. pr) + call("ZCOUNT", LINE[pr], "(" .. text(seen), now)
-    sound[LINE[pr]] = true
+    local owed = count_of("owed" .. pr) + call("ZCOUNT", QUEUE[pr], "(" .. text(seen), now)
+    sound[QUEUE[pr]] = true
     local pays = math.min(owed, PAY_MAX)
     coming[pr] = coming[pr] + pays
     set_count("owed" .. pr, owed - pays)

@@ -407,5 +407,5 @@ writers[#writers + 1] = {
   end,
 }
 enter(OWN)
-local ready = call("ZCARD", LINE_1) + call("ZCARD", LINE_2) + call("ZCARD", LINE_3) + ready_change
+local ready = call("ZCARD", QUEUE_1) + call("ZCARD", QUEUE_2) + call("ZCARD", QUEUE_3) + ready_change
 return answer({ "ok", now, firings, updates, ready, seats(), waiting })

@@ -16,9 +16,9 @@ for _, version in ipairs(A.versions) do
   compare("ends in version " .. text(version), count_in(version, "ends"), ends)
 end
 for _, job in ipairs(A.jobs) do
-  for _, kind in ipairs({ "past", "failed" }) do
-    local told = tonumber(call("ZSCORE", TALLY, tally_name(job, kind)) or 0)
-    compare((kind == "past" and "finished" or "failed") .. " runs of " .. job, told, call("ZCARD", shelf_key(job, kind)))
+  for _, kind in ipairs({ "history", "failed" }) do
+    local told = tonumber(call("ZSCORE", JOB_COUNTERS, counter_name(job, kind)) or 0)
+    compare((kind == "history" and "finished" or "failed") .. " runs of " .. job, told, call("ZCARD", history_key(job, kind)))
   end
 end
 return answer(wrong)

@@ -85,11 +85,11 @@ local function show(latest)
     end
   end
   for pr = 1, 3 do
-    local ahead = call("ZRANGEBYSCORE", LINE[pr], "(" .. text(now), latest, "WITHSCORES", "LIMIT", 0, TAKE_BACK_MAX)
+    local ahead = call("ZRANGEBYSCORE", QUEUE[pr], "(" .. text(now), latest, "WITHSCORES", "LIMIT", 0, TAKE_BACK_MAX)
     for n = 1, #ahead, 2 do
       local run = read_run(string.sub(ahead[n], 15))
       local visible = tonumber(ahead[n + 1]) - back
-      put("zset", LINE[pr], ahead[n], visible)
+      put("zset", QUEUE[pr], ahead[n], visible)
       if run then
         run.vis = visible
         touch(run)
@@ -172,17 +172,17 @@ end
 local function take_from(pr, ids, texts)
   while #ids < A.limit do
     local wanted = A.limit - #ids
-    local places = call("ZRANGEBYSCORE", fresh(LINE[pr]), "-inf", now, "LIMIT", 0, wanted)
+    local places = call("ZRANGEBYSCORE", fresh(QUEUE[pr]), "-inf", now, "LIMIT", 0, wanted)
     if #places == 0 then
       return true
     end
     for _, place in ipairs(places) do
       local run, body = run_at(place)
       if not run or run.st ~= "ready" then
-        drop("zset", LINE[pr], place)
+        drop("zset", QUEUE[pr], place)
         leaving[pr] = leaving[pr] + 1
       elseif job_of(run) then
-        drop("zset", LINE[pr], place)
+        drop("zset", QUEUE[pr], place)
         unfit[run.id] = spoilt[run.id]
         run.st, run.pr = "leased", pr -- should it stand elsewhere, too: it takes one entry, of this line
         ids[#ids + 1] = run.id
@@ -238,7 +238,7 @@ end
 local function look_again(hold)
   local first = false
   for pr = 1, 3 do
-    local next_one = call("ZRANGE", fresh(LINE[pr]), 0, 0, "WITHSCORES")
+    local next_one = call("ZRANGE", fresh(QUEUE[pr]), 0, 0, "WITHSCORES")
     if next_one[2] and (not first or tonumber(next_one[2]) < first) then
       first = tonumber(next_one[2])
     end

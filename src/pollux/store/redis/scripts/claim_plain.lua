@@ -24,7 +24,7 @@ end
 local PREFIX = sub(KEYS[1], 1, -5)
 local OWN = (A.v or 2) == 2 and PREFIX or PREFIX .. "v" .. format("%d", A.v) .. ":"
 local RUN, META, LEASES, HOME = PREFIX .. "run:", OWN .. "meta", OWN .. "leases", PREFIX .. "home"
-local LINE, CLAIM = { OWN .. "line:1", OWN .. "line:2", OWN .. "line:3" }, PREFIX .. "claim:" .. A.token
+local QUEUE, CLAIM = { OWN .. "queue:1", OWN .. "queue:2", OWN .. "queue:3" }, PREFIX .. "claim:" .. A.token
 local STREAM, LAST = { "jobs:high", "jobs:normal", "jobs:low" }, { "last1", "last2", "last3" }
 local at, limit = format("%d", now), format("%d", A.limit)
 local is_empty = {} -- lines of which that is known
@@ -38,12 +38,12 @@ local function first_places()
       pr = n - (3 - A.first)
     end
     if not places then
-      places, line = call("ZRANGEBYSCORE", LINE[pr], "-inf", at, "LIMIT", "0", limit), pr
+      places, line = call("ZRANGEBYSCORE", QUEUE[pr], "-inf", at, "LIMIT", "0", limit), pr
       if #places == 0 then
         places, is_empty[pr] = nil, true
       end
     elseif #places < A.limit then
-      is_empty[pr] = call("ZCOUNT", LINE[pr], "-inf", at) == 0
+      is_empty[pr] = call("ZCOUNT", QUEUE[pr], "-inf", at) == 0
       if not is_empty[pr] then
         return
       end
@@ -62,7 +62,7 @@ local function is_quiet(found)
   for pr = 1, 3 do
     local owed = found[4 + pr]
     if (owed and owed ~= "0" and tonumber(owed) > 0)
-      or (not is_empty[pr] and call("ZCOUNT", LINE[pr], "(" .. seen, at) > 0) then
+      or (not is_empty[pr] and call("ZCOUNT", QUEUE[pr], "(" .. seen, at) > 0) then
       return false
     end
   end
@@ -154,7 +154,7 @@ for n = 1, count do
   leases[2 * n - 1], leases[2 * n] = til, id
   answer[3 * n - 1], answer[3 * n], answer[3 * n + 1] = id, leased, bodies[n]
 end
-call("ZREM", LINE[pr], unpack(places))
+call("ZREM", QUEUE[pr], unpack(places))
 call("ZADD", LEASES, unpack(leases))
 call("RPUSH", CLAIM, table.concat(ids, " "))
 call("PEXPIRE", CLAIM, format("%d", 2 * A.lease_ms + 60000))

@@ -9,7 +9,7 @@ local function waiting(version)
   if not waits[version] then
     local count = call("ZCARD", key_of(version, "held"))
     for pr = 1, 3 do
-      count = count + call("ZCARD", key_of(version, "line:" .. pr))
+      count = count + call("ZCARD", key_of(version, "queue:" .. pr))
     end
     waits[version] = count
   end

@@ -7,7 +7,7 @@ local A = cmsgpack.unpack(ARGV[1])
 local PREFIX = string.sub(KEYS[1], 1, -5)
 local OWN = A.v == 2 and PREFIX or PREFIX .. "v" .. format("%d", A.v) .. ":"
 local RUN, META, LIVE, HOME, BELL = PREFIX .. "run:", OWN .. "meta", PREFIX .. "live", PREFIX .. "home", OWN .. "bell:runs"
-local LINE, STREAM = OWN .. "line:" .. A.pr, OWN .. "jobs:" .. ({ "high", "normal", "low" })[A.pr]
+local QUEUE, STREAM = OWN .. "queue:" .. A.pr, OWN .. "jobs:" .. ({ "high", "normal", "low" })[A.pr]
 local ids, count, keys = A.ids, #A.ids, {}
 local now = A.now
 if not now then
@@ -28,7 +28,7 @@ local function is_seen(found)
   end
   local since = "(" .. format("%d", seen)
   for pr = 1, 3 do
-    if tonumber(found[1 + pr] or 0) > 0 or call("ZCOUNT", OWN .. "line:" .. pr, since, now) > 0 then
+    if tonumber(found[1 + pr] or 0) > 0 or call("ZCOUNT", OWN .. "queue:" .. pr, since, now) > 0 then
       return false
     end
   end
@@ -41,7 +41,7 @@ local function look()
   end
   local waiting = call("ZCARD", OWN .. "held") + count
   for pr = 1, 3 do
-    waiting = waiting + call("ZCARD", OWN .. "line:" .. pr)
+    waiting = waiting + call("ZCARD", OWN .. "queue:" .. pr)
   end
   if waiting > A.ready_max or call("EXISTS", unpack(keys)) > 0 then
     return false
@@ -81,7 +81,7 @@ if is_visible then
     call("XADD", STREAM, "*", "at", at)
   end
 end
-call("ZADD", LINE, unpack(line))
+call("ZADD", QUEUE, unpack(line))
 call("ZADD", LIVE, unpack(live))
 for _, group in ipairs(A.groups) do
   call("ZADD", PREFIX .. "live:" .. group[1], unpack(live, 2 * group[2] - 1, 2 * group[3]))

@@ -23,7 +23,7 @@ for pr = 1, 3 do
   local ready, first = 0, false
   for each in pairs(versions_known()) do
     if A.v == 0 or each == OWN then
-      local line = key_of(each, "line:" .. pr)
+      local line = key_of(each, "queue:" .. pr)
       local head = call("ZRANGE", line, 0, 0, "WITHSCORES")
       ready = ready + ready_in(line, pr, each)
       if head[2] and (not first or tonumber(head[2]) < first) then

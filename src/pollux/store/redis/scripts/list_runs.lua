@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Rows of runs with their places: live ones by (due, id) after a place, or finished ones from some shelves, below a
+-- Rows of runs with their places: live ones by (due, id) after a place, or finished ones from some indexes, below a
 -- place (newest first) or above it.
 local found = {}
 if A.kind == "live" then
@@ -9,14 +9,14 @@ if A.kind == "live" then
     found[n] = { place, string.sub(place, 16) }
   end
 else
-  local shelves = A.job and { shelf_key(A.job, "past"), shelf_key(A.job, "failed"), shelf_key(A.job, "dead") }
-    or { SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD }
-  for _, shelf in ipairs(shelves) do
+  local histories = A.job and { history_key(A.job, "history"), history_key(A.job, "failed"), history_key(A.job, "dead") }
+    or { FINISHED_PLAIN, FINISHED_UNCHANGED, FINISHED_DEAD }
+  for _, history in ipairs(histories) do
     local places
     if A.kind == "newest" then
-      places = call("ZREVRANGEBYLEX", shelf, A.after and "(" .. A.after or "+", "-", "LIMIT", 0, A.limit)
+      places = call("ZREVRANGEBYLEX", history, A.after and "(" .. A.after or "+", "-", "LIMIT", 0, A.limit)
     else
-      places = call("ZRANGEBYLEX", shelf, A.after and "[" .. A.after or "-", "+", "LIMIT", 0, A.limit + 1)
+      places = call("ZRANGEBYLEX", history, A.after and "[" .. A.after or "-", "+", "LIMIT", 0, A.limit + 1)
     end
     for _, place in ipairs(places) do
       found[#found + 1] = { string.sub(place, 1, 29), place_id(place) }

@@ -26,8 +26,8 @@ function load.live(item)
   return true
 end
 
--- {"past", row, is unchanged}
-function load.past(item)
+-- {"history", row, is unchanged}
+function load.history(item)
   local id, run, body = unpack(item[2], 1, 3)
   if has_run(id) then
     return false
@@ -76,7 +76,7 @@ end
 -- {"tomb", id, revision, last due}
 function load.tomb(item)
   local _, id, rev, last_due = unpack(item, 1, 4)
-  if has_job(id) or field_of(GONE, id) then
+  if has_job(id) or field_of(TOMBS, id) then
     return false
   end
   remember_job({ id = id, rev = rev, last = last_due })

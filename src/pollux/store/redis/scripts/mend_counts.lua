@@ -8,12 +8,12 @@ for _, version in ipairs(A.versions) do
   set_count_in(version, "ends", ends)
 end
 for _, job in ipairs(A.jobs) do
-  for _, kind in ipairs({ "past", "failed" }) do
-    local there = call("ZCARD", shelf_key(job, kind))
+  for _, kind in ipairs({ "history", "failed" }) do
+    local there = call("ZCARD", history_key(job, kind))
     if there > 0 then
-      put("zset", TALLY, tally_name(job, kind), there)
+      put("zset", JOB_COUNTERS, counter_name(job, kind), there)
     else
-      drop("zset", TALLY, tally_name(job, kind))
+      drop("zset", JOB_COUNTERS, counter_name(job, kind))
     end
   end
 end

@@ -22,13 +22,13 @@ end
 -- Of what the schedule fired: what somebody asked for is theirs to revive or drop.  They are history from now on.
 local function take_dead_letters(job)
   local deaths = 0
-  for _, place in ipairs(call("ZRANGE", fresh(shelf_key(job, "dead")), 0, -1)) do
+  for _, place in ipairs(call("ZRANGE", fresh(history_key(job, "dead")), 0, -1)) do
     local run = read_run(place_id(place))
     if run and (run.cause or "schedule") == "schedule" then
       deaths = deaths + (run.deaths or 1)
       unshelve(run)
       run.st = "done"
-      stand_on_shelf(run, false)
+      add_to_history(run, false)
     end
   end
   return deaths

@@ -12,7 +12,7 @@ local A = cmsgpack.unpack(ARGV[1])
 local PREFIX = sub(KEYS[1], 1, -5)
 local OWN = A.v == 2 and PREFIX or PREFIX .. "v" .. format("%d", A.v) .. ":"
 local RUN, META, LEASES, LIVE, FEED = PREFIX .. "run:", OWN .. "meta", OWN .. "leases", PREFIX .. "live", OWN .. "feed"
-local TALLY, BELL, HOME = PREFIX .. "tally", OWN .. "bell:feed", PREFIX .. "home"
+local JOB_COUNTERS, BELL, HOME = PREFIX .. "counters", OWN .. "bell:feed", PREFIX .. "home"
 local STREAM, GROUP = { OWN .. "jobs:high", OWN .. "jobs:normal", OWN .. "jobs:low" }, "scheduler"
 local LAST, KEPT = { "last1", "last2", "last3" }, { "kept1", "kept2", "kept3" }
 local ids, entries, keys = A.ids, A.entries, {}
@@ -41,17 +41,17 @@ local function look()
   end
   call("ZCARD", LEASES)
   call("ZCARD", LIVE)
-  call("ZCARD", TALLY)
+  call("ZCARD", JOB_COUNTERS)
   call("HLEN", HOME)
   if A.plain > 0 then
-    call("ZCARD", PREFIX .. "shelf:plain")
+    call("ZCARD", PREFIX .. "finished:plain")
   end
   if A.plain < count then
-    call("ZCARD", PREFIX .. "shelf:unchanged")
+    call("ZCARD", PREFIX .. "finished:unchanged")
   end
   for _, group in ipairs(A.groups) do
     call("ZCARD", PREFIX .. "live:" .. group[1])
-    call("ZCARD", PREFIX .. "past:" .. group[1])
+    call("ZCARD", PREFIX .. "history:" .. group[1])
   end
   local fields = { "entries", "ends" }
   for pr = 1, 3 do
@@ -121,16 +121,16 @@ end
 call("ZREM", LEASES, unpack(ids))
 call("ZREM", LIVE, unpack(live))
 if A.plain > 0 then
-  call("ZADD", PREFIX .. "shelf:plain", unpack(past, 1, 2 * A.plain))
+  call("ZADD", PREFIX .. "finished:plain", unpack(past, 1, 2 * A.plain))
 end
 if A.plain < count then
-  call("ZADD", PREFIX .. "shelf:unchanged", unpack(past, 2 * A.plain + 1, 2 * count))
+  call("ZADD", PREFIX .. "finished:unchanged", unpack(past, 2 * A.plain + 1, 2 * count))
 end
 for _, group in ipairs(A.groups) do
   local job, first, last = group[1], group[2], group[3]
   call("ZREM", PREFIX .. "live:" .. job, unpack(live, first, last))
-  call("ZADD", PREFIX .. "past:" .. job, unpack(past, 2 * first - 1, 2 * last))
-  call("ZINCRBY", TALLY, format("%d", last - first + 1), job)
+  call("ZADD", PREFIX .. "history:" .. job, unpack(past, 2 * first - 1, 2 * last))
+  call("ZINCRBY", JOB_COUNTERS, format("%d", last - first + 1), job)
 end
 local place = 3
 for pr = 1, 3 do

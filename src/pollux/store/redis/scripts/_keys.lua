@@ -1,20 +1,20 @@
--- What do all scripts share?  The names of the keys, the time, and how numbers are written.
+-- Names of the keys, the time, and numbers as text, for all scripts.
 -- The loader puts the files whose names begin with an underscore before each verb.
 local META = KEYS[1]
 local PREFIX = string.sub(META, 1, -5)
 local HIGH, NORMAL, LOW = PREFIX .. "jobs:high", PREFIX .. "jobs:normal", PREFIX .. "jobs:low"
-local LINE_1, LINE_2, LINE_3, LEASES = PREFIX .. "line:1", PREFIX .. "line:2", PREFIX .. "line:3", PREFIX .. "leases"
+local QUEUE_1, QUEUE_2, QUEUE_3, LEASES = PREFIX .. "queue:1", PREFIX .. "queue:2", PREFIX .. "queue:3", PREFIX .. "leases"
 local LIVE, UNIQUE, FEED, HELD = PREFIX .. "live", PREFIX .. "keys", PREFIX .. "feed", PREFIX .. "held"
 local BELL_RUNS, BELL_FEED = PREFIX .. "bell:runs", PREFIX .. "bell:feed"
-local JOBS, DUE, SPENT, GONE, GONE_LINE = PREFIX .. "jobs", PREFIX .. "due", PREFIX .. "spent", PREFIX .. "gone",
-  PREFIX .. "gone:line"
-local SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD = PREFIX .. "shelf:plain", PREFIX .. "shelf:unchanged",
-  PREFIX .. "shelf:dead"
-local TALLY, NODES, LOG, HOME, VERSIONS = PREFIX .. "tally", PREFIX .. "nodes", PREFIX .. "log", PREFIX .. "home",
+local JOBS, DUE, SPENT, TOMBS, TOMBS_ORDER = PREFIX .. "jobs", PREFIX .. "due", PREFIX .. "spent", PREFIX .. "tombs",
+  PREFIX .. "tombs:order"
+local FINISHED_PLAIN, FINISHED_UNCHANGED, FINISHED_DEAD = PREFIX .. "finished:plain", PREFIX .. "finished:unchanged",
+  PREFIX .. "finished:dead"
+local JOB_COUNTERS, NODES, LOG, HOME, VERSIONS = PREFIX .. "counters", PREFIX .. "nodes", PREFIX .. "log", PREFIX .. "home",
   PREFIX .. "versions"
 local NOTES, NOTE_KEYS, NOTE_ENDS = PREFIX .. "notes", PREFIX .. "notes:keys", PREFIX .. "notes:ends"
 local A = cmsgpack.unpack(ARGV[1])
--- The fixed keys are those of the version that stands where nothing is said.  Another one has its own lines, leases, due
+-- The fixed keys are those of the default version.  Another one has its own queues, leases, due
 -- times, feed, bells and counts, under names with its number; a script works in one version at a time (`enter`), and
 -- begins in that of its handle.
 local DEFAULT = 2
@@ -24,12 +24,12 @@ if OWN ~= DEFAULT then
   local own = PREFIX .. "v" .. string.format("%d", OWN) .. ":"
   META, LEASES, HELD, DUE, FEED = own .. "meta", own .. "leases", own .. "held", own .. "due", own .. "feed"
   HIGH, NORMAL, LOW = own .. "jobs:high", own .. "jobs:normal", own .. "jobs:low"
-  LINE_1, LINE_2, LINE_3 = own .. "line:1", own .. "line:2", own .. "line:3"
+  QUEUE_1, QUEUE_2, QUEUE_3 = own .. "queue:1", own .. "queue:2", own .. "queue:3"
   BELL_RUNS, BELL_FEED = own .. "bell:runs", own .. "bell:feed"
 end
 local enter -- set behind all that it switches
 local STREAM = { HIGH, NORMAL, LOW }
-local LINE = { LINE_1, LINE_2, LINE_3 }
+local QUEUE = { QUEUE_1, QUEUE_2, QUEUE_3 }
 local GROUP = "scheduler"
 local BELL_MAX = 1000 -- rings that a sleeper can catch up with; a ring is a hint, not work
 local PAY_MAX = 1000 -- entries that one call writes for runs that became visible by themselves

@@ -1,13 +1,13 @@
--- Where must a run or a job stand, and where might it stand by mistake?  For `check` and its repair alone.
+-- The indexes in which a run or a job has to be, and those in which it may be by mistake, for `check` and its repair.
 local function line_of(run, pr)
-  return key_of(run.v or DEFAULT, "line:" .. text(pr))
+  return key_of(run.v or DEFAULT, "queue:" .. text(pr))
 end
 
-local function shelf_of(run)
+local function class_of(run)
   if run.st == "dead" then
-    return SHELF_DEAD
+    return FINISHED_DEAD
   end
-  return run.st == "done" and not run.failed and run.chg == false and SHELF_UNCHANGED or SHELF_PLAIN
+  return run.st == "done" and not run.failed and run.chg == false and FINISHED_UNCHANGED or FINISHED_PLAIN
 end
 
 -- {key, member, score} for every place; a score of false is not looked at
@@ -15,7 +15,7 @@ local function places_of(run)
   local by_due = pad(run.due) .. run.id
   if not is_live(run) then
     local by_end = pad(run.fin) .. pad_seq(run.pq) .. run.id
-    return { { shelf_of(run), by_end, 0 }, { shelf_key(run.job, shelf_kind(run)), by_end, 0 } }
+    return { { class_of(run), by_end, 0 }, { history_key(run.job, history_kind(run)), by_end, 0 } }
   end
   local places = { { LIVE, by_due, 0 }, { live_key(run.job), by_due, 0 } }
   if run.st == "ready" then
@@ -40,8 +40,8 @@ local function all_places(run)
   end
   if run.fin and run.pq then
     local by_end = pad(run.fin) .. pad_seq(run.pq) .. run.id
-    for _, key in ipairs({ SHELF_PLAIN, SHELF_UNCHANGED, SHELF_DEAD, shelf_key(run.job, "past"),
-      shelf_key(run.job, "failed"), shelf_key(run.job, "dead") }) do
+    for _, key in ipairs({ FINISHED_PLAIN, FINISHED_UNCHANGED, FINISHED_DEAD, history_key(run.job, "history"),
+      history_key(run.job, "failed"), history_key(run.job, "dead") }) do
       places[#places + 1] = { key, by_end }
     end
   end
