@@ -1,4 +1,4 @@
-"""What is wrong with a store?  What `check` answers, the same for every store."""
+"""The report of `check`, its findings and the rules that are the same for every store."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Has the wall clock just leapt?  Then no lease is taken back for a while, so that the living can renew first.
+"""Detection of jumps of the wall clock, after which no lease is taken back for a while, so that live nodes renew first.
 
-Leases end by the wall clock, because processes share it.  When it leaps forwards (a time server, a laptop that
-woke up), every lease seems to have ended at once although nobody died.  Wall time and monotonic time are compared at
-every call; a difference of more than a second is a leap, and a grace begins.  Leaps backwards need no grace: a lease
-that would end too late is cut by `claim`.
+Leases end by the wall clock, because processes share it.  When it jumps forwards (a time server, a laptop that woke
+up), every lease seems to have ended at once although no node died.  Wall time and monotonic time are compared at
+every call; a difference of more than a second is a jump, and a grace period begins.  Jumps backwards need none: a
+lease that would end too late is cut by `claim`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is a dumped record?  How it is read back, and what the leader is told of it; the same for every store."""
+"""Dump records: decoding, and the feed entries that tell the leader of what was loaded; the same for every store."""
 
 from __future__ import annotations
 

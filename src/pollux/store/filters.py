@@ -1,4 +1,4 @@
-"""Which jobs and runs does a filter mean?  The same for every store that looks at values rather than at rows."""
+"""Filters of jobs and runs, for stores that compare values rather than rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are jobs read from rows, and not again and again?  A definition is decoded once per revision."""
+"""Cache of decoded jobs: a definition is decoded once per revision."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Was this store moved away, or is it just being filled?  The marks of a move, so that nobody plans on both ends.
+"""Marks of a store that is being moved, so that only one end plans.
 
-    FROM   note `move:to`     moving ───▶ moved         it stays, until somebody takes the store into use again
+    FROM   note `move:to`     moving ───▶ moved         it stays until the store is put into use again
     TO     note `move:from`   arriving ─▶ arrived       it stays as a record
 
-A sealed store is still read, but nobody works on it: nodes claim nothing (`DRAIN`, at both ends), and the term belongs
-to a holder that never plans, so that whatever an old leader writes is fenced.  `Pollux.open` refuses it in words, and
-so does every verb that would change something: a process that has the store open looks for the marks at most `LOOK_MS`
-before it writes.  A move waits longer than that (`SETTLE_MS`) between the seal and the first record that it copies, so
-whatever was accepted before is carried.
+A sealed store can be read, but is not worked on: nodes claim nothing (`DRAIN`, at both ends), and the term belongs
+to a holder that never plans, so that whatever an old leader writes is fenced.  `Pollux.open` refuses it in words,
+and so does every verb that would change something: a process that has the store open looks for the marks at most
+`LOOK_MS` before it writes.  A move waits longer than that (`SETTLE_MS`) between the seal and the first record that
+it copies, so whatever was accepted before is carried.
 """
 
 from __future__ import annotations

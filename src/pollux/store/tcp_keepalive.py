@@ -1,8 +1,8 @@
-"""Is the other end still there?  The kernel asks, so that a line on which we only listen is not deaf for ever.
+"""TCP keep-alive options, so that a connection that only listens notices a dead peer.
 
-A server that lost its power, or a firewall that forgot us, says no word.  Whoever sends notices by the deadline of its
-call; whoever only waits for a ring would not, for as long as it waits.  So an idle line is probed: after 5 s, and given
-up when three probes, 2 s apart, were not answered.  It costs no round trip of ours.
+A server that lost its power, or a firewall that dropped the connection, sends nothing.  A sender notices by the
+deadline of its call; a connection that only waits for a wake-up would not.  So the kernel probes an idle connection
+after 5 s, and closes it when three probes, 2 s apart, were not answered.  This costs Pollux no round trip.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where does it wait when nothing needs to last?  In dicts and heaps of this process.
+"""The store in the memory of one process, for tests and work that need not last.
 
-The plainest of the stores, and the one to read: each verb is one short function over `State`, in the file
-of its group, and says in Python what the contract says in words.
+The plainest of the stores, and the one to read: each verb is one short function over `VersionState`, in the
+file of its group: the contract in Python.
 """
 
 from pollux.store.memory.store import MemoryStore

@@ -1,4 +1,4 @@
-"""Which jobs are due next?  Ids in buckets of one second, so that a firing moves one id and a look sorts one bucket."""
+"""Index of due jobs: ids in buckets of one second, so that a firing moves one id and a look sorts one bucket."""
 
 from __future__ import annotations
 

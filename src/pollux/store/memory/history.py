@@ -1,8 +1,8 @@
-"""What became of it?  The finished runs, in the order in which they finished.
+"""Finished runs, in the order in which they finished.
 
-Each gets a number.  Beside the packed rows stand five columns, one entry per number, oldest first: what pruning and
-paging need to know without unpacking anything.  A job's runs are chained by their numbers, from the newest back.
-Entries of rows that left are skipped where they are met, and swept out once they are the greater part.
+Each gets a number.  Beside the packed rows there are five columns, one entry per number, oldest first: what pruning
+and paging need to know without unpacking anything.  A job's runs are chained by their numbers, from the newest back.
+Entries of removed rows are skipped, and compacted away once they are the majority.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How is a row kept small?  Jobs and finished runs stand packed, and become values when somebody looks.
+"""Packed rows of jobs and finished runs, decoded when they are read.
 
-A hundred thousand jobs are mostly at rest: their definitions are a few bytes each instead of trees of objects, and the
-garbage collector has nothing to walk.  What changes with every firing (due times, memory) stands beside it.
+A hundred thousand jobs are mostly at rest: their definitions are a few bytes each instead of trees of objects, and
+the garbage collector has nothing to walk.  What changes with every firing (due times, memory) is beside it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What does the memory store hold?  The rows, and the few moves that keep their indexes true.
+"""The state of the memory store: the rows, and the few moves that keep their indexes consistent.
 
-A live run stands in exactly one place of one version: held (counted), ready (in the line of its priority) or leased
-(in `leased`, with the length of its lease).  A finished one stands in `history`.  All verbs move runs by `admit`,
+A live run is in exactly one place of one version: held (counted), ready (in the queue of its priority) or leased
+(in `leased`, with the length of its lease).  A finished one is in `history`.  All verbs move runs by `admit`,
 `put_back`, `lease` and `finish` of the version it is in, and jobs between versions by `take_job`.
 
-Lines are heaps; an entry is true if its run is still ready and visible at the entry's time, otherwise it is
+Queues are heaps; an entry is valid if its run is still ready and visible at the entry's time, otherwise it is
 dropped when it comes up.
 """
 

@@ -1,4 +1,4 @@
-"""Who is waiting, and how are they woken?  One event per waiting call, set in the loop that it belongs to."""
+"""Waiting calls and their wake-up: one event per waiting call, set in the loop that it belongs to."""
 
 from __future__ import annotations
 

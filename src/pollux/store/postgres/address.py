@@ -1,4 +1,4 @@
-"""Which server, which schema, and how?  What the URL says; ours is taken out, the rest goes to the driver."""
+"""The address of a PostgreSQL store: server, schema and options of the URL; the driver gets the rest."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Is what the schema holds in order?  Every rule that PostgreSQL itself cannot keep, looked at row by row.
+"""Consistency check of a schema: every rule that PostgreSQL itself cannot enforce, row by row.
 
-It reads beside those who work: the counts are compared as of one moment, everything else goes in pages.  What can be
-repaired without guessing (counts that can be counted again, indexes that can be built again) is, if asked; for that
-moment nobody else writes.
+It runs beside working processes: the counts are compared as of one moment, everything else goes in pages.  What can
+be repaired without guessing (counts that can be counted again, indexes that can be built again) is, if asked;
+meanwhile other writes wait.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which arrays can a connection read and write?  Those that our statements use, from the beginning.
+"""Codecs of the array types that the statements use, registered without asking the server.
 
 The driver knows few of them and asks the server for the others: on every new connection a long query over the
 catalogue, and around it a setting of the session (`jit`).  A pooler in transaction mode sends the three to different
-sessions: one keeps the setting, and another compiles the query for seconds.  What PostgreSQL itself brings has the same
-numbers on every server, so nobody needs to ask.
+sessions: one keeps the setting, and another compiles the query for seconds.  What PostgreSQL itself brings has the
+same numbers on every server, so no query is needed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How does a verb get to the server and its answer back?  In a transaction, by a deadline, again if others were first.
+"""Calls to the server: each verb in a transaction, by a deadline, repeated after a conflict.
 
 take a connection ─▶ BEGIN ─▶ the verb's statements ─▶ counts, entries, bell ─▶ COMMIT ─▶ ring our own waiters
-        ▲                          │ deadlock, or somebody was quicker: ROLLBACK
+        ▲                          │ deadlock or conflict: ROLLBACK
         └──────── a short pause ◀──┘
 """
 

@@ -1,6 +1,6 @@
-"""How is a store thrown away?  What the migrations made goes in one transaction, and the schema if it is empty then.
+"""Removal of a store: what the migrations made, in one transaction, and the schema if it is empty then.
 
-Nothing is dropped with what depends on it (RESTRICT): a view or a table of somebody else that needs ours stops it all.
+Nothing is dropped with what depends on it (RESTRICT): a foreign view or table that depends on one of ours aborts it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What did the server mean?  Its errors in our words, with the cure."""
+"""Server errors as errors of Pollux, with the cure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What can be seen of a PostgreSQL server and our schema without touching anything?  For those who look for a fault.
+"""Read-only inspection of a PostgreSQL server and schema, for `pollux doctor`.
 
-One connection, and statements that only read.  What this user may not see is told as unknown, never as wrong.
+One connection, and statements that only read.  What this user may not see is reported as unknown, never as wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which runs are there?  Pages of runs, live ones by due time, then finished ones, newest first."""
+"""Pages of runs: live ones by due time, then finished ones, newest first."""
 
 from __future__ import annotations
 

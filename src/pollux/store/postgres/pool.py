@@ -1,4 +1,4 @@
-"""Which connection?  The one that was used last; so many at most, and none is waited for without end."""
+"""Connection pool, bounded: the most recently used connection first, and every wait has a deadline."""
 
 from __future__ import annotations
 

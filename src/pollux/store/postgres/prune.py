@@ -1,4 +1,4 @@
-"""What may go?  Finished runs, ended once-jobs and old audit lines, in parts that each know where to look."""
+"""Pruning of finished runs, ended once-jobs and old audit lines, in parts along their indexes."""
 
 from __future__ import annotations
 

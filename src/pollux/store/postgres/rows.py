@@ -1,7 +1,7 @@
-r"""How do values become rows here?  As in SQLite, but for one character: PostgreSQL's text cannot hold a NUL.
+r"""Conversion of values to rows and back: as in SQLite, but PostgreSQL's text cannot contain NUL.
 
-Texts that came from outside are written with `\x01` before a stand-in, and read back; ids and tokens are not: one with
-a NUL in it is refused.
+Texts that came from outside are written with `\x01` before a stand-in, and read back; ids and tokens are not: one
+with a NUL in it is refused.
 """
 
 from __future__ import annotations

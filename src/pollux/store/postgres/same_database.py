@@ -1,6 +1,6 @@
-"""Does this connection lead to our store?  The user's own, which a run is to be part of, may be to any database.
+"""Check that a user's connection leads to the database of the store.
 
-A run in another database would be somebody else's, if there is a schema of the same name, and nobody would say so.
+A run in another database with a schema of the same name would be written there without an error.
 What a connection is to does not change while it lasts: each is asked once.
 """
 

@@ -1,7 +1,7 @@
-"""What do we hold?  The runs that this handle claimed, as far as a plain settlement must know them.
+"""Cache of the runs that this handle claimed, as far as a plain settlement needs them.
 
-With it the whole settlement is one statement, which checks that they are still ours.  Whoever is not in here is read
-first, as ever.
+With it the whole settlement is one statement, which checks that the leases still hold.  Runs that are not in it are
+read first.
 """
 
 from __future__ import annotations

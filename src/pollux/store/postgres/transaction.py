@@ -1,8 +1,8 @@
-"""What happens inside one write?  Its statements, the counts they change, the entries and bells they ask for.
+"""One write: its statements, the changes of the counters, the feed entries and wake-ups that go with it.
 
-Counts, entries and the bell are gathered and written by one statement at the end, so that the slot of the counts is
-held for a moment only, and entries get their numbers after all rows of the write are locked: two writes that touch the
-same run are told of in the order in which they took effect.
+Counters, entries and the notification are collected and written by one statement at the end, so that the slot of the
+counters is locked only briefly, and entries get their numbers after all rows of the write are locked: the entries of
+two writes that touch the same run have the order in which they took effect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""How often is NOTIFY sent?  With the write that rings, but not again and again: then once for all, a moment later.
+"""Wake-ups of waiting calls: directly in this process, from others by NOTIFY.
 
-A commit that notifies waits for every other one in the database that does; a busy process would make all of them stand
-in line.  The first bell goes with its write.  What rings within the next moment is gathered, and sent apart after it.
+LISTEN has a connection of its own, opened when the first call waits and again when it is lost.  Where there must be
+none (a pooler drops it) the handle polls now and then for writes.  Both are hints: a waiting call also polls now and
+then, and all return after the connection was opened anew.
+
+A commit that notifies waits for every other one in the database that does; a busy process would make all of them
+queue. The first notification goes with its write.  Those of the next moment are collected, and sent after it as one.
 """
 
 from __future__ import annotations

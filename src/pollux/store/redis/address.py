@@ -1,4 +1,4 @@
-"""Which servers does a URL name, and which keys on them are ours?
+"""Addresses of servers in a URL, and the prefix of the keys.
 
     redis://[user:password@]host[:port][/database]          one server
     unix:///run/redis.sock[?db=0]                           one server of this machine

@@ -1,8 +1,8 @@
-"""Is what the keys hold in order?  A run's hash is the truth; every line, shelf and count is held against it.
+"""Consistency check of the keys: a run's hash is the truth; every queue, index and count is compared with it.
 
-It reads beside those who work: each page is looked at by one script, so that nobody comes between a run and its places.
-All keys under our prefix are seen once (SCAN), and all members of the lines and shelves (ZSCAN).  What can be repaired
-without guessing (places, names that nobody answers to, counts) is, if asked, page by page in the same way.
+It runs beside working processes: one script checks each page, so that no write comes between a run and its indexes.
+All keys under our prefix are seen once (SCAN), and all members of queues and indexes (ZSCAN).  What can be repaired
+without guessing (places, members without a run, counts) is, if asked, page by page in the same way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How do values become what the scripts read, and what they answer values?
+"""Codec between values and what the scripts read and return.
 
-A run is a hash of two fields: how it stands, packed, which the scripts read and write as a whole, and what its maker
-gave it.  Texts of JSON go through the scripts untouched: no number in them is ever Lua's.
+A run is a hash of two fields: its state, packed, which the scripts read and write as a whole, and its immutable
+input.  Texts of JSON go through the scripts untouched: no number in them is ever Lua's.
 """
 
 from __future__ import annotations

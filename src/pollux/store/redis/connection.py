@@ -1,8 +1,13 @@
-"""How do bytes go to the server, and answers come back?  Over a connection that the client made, past its streams.
+"""Connections to the server: pipelined commands over sockets that the client library opened.
 
-The client knows how to connect: addresses, TLS, passwords.  What it does for each answer costs more than most of our
-scripts, so the connection is taken over once it is made: what is sent goes out at once, and who asked is woken with the
-last of the answers.
+The client library connects: addresses, TLS, passwords.  Its work for each reply costs more than most of our scripts,
+so the socket is taken over once it is open: commands are sent at once, and a caller is woken with the last of its
+replies.
+
+No call is repeated by itself: one without a reply may have taken effect, and only the caller knows its ids.  A call
+that had no effect is sent again: a script that the server does not know, a slot that is elsewhere or on its way.
+Each new connection is checked first: a fit server, keys of our format, no lost writes.  When the server fails or
+turns out to be another one, all connections are opened anew.
 """
 
 from __future__ import annotations

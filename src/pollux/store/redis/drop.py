@@ -1,6 +1,6 @@
-"""How is a store thrown away?  Its keys are deleted page by page, and only those that bear a name of ours.
+"""Removal of a store: its keys are deleted page by page, and only those with a name of ours.
 
-`meta` and the notes go last: whoever is killed in the middle leaves a store that is still known as one, still bears
+`meta` and the notes go last: a removal that is interrupted leaves a store that is still recognised, still has
 the mark of a move if it had one, and can be dropped again.
 """
 

@@ -1,4 +1,4 @@
-"""What does the server's refusal mean, and what is the cure?  Every error of the client and the server in our words."""
+"""Errors of the client and the server as errors of Pollux, with the cure."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Were writes lost that a server had acknowledged?  By a replica that was promoted without them, or a restart.
+"""Detection of acknowledged writes that were lost, by a replica that was promoted without them or a restart.
 
-Every write counts one up in the store itself, and its answer tells the count.  A *home* is the reign of one server
-over the keys: the run id of its process, and the count at which it began.  Whoever connects says where it is; a server
-that is not the last home begins a new one.  So each process can compare: the highest count it was told at the old home,
-and the count at which the new one began.
+Every write increments a count in the store itself, and its reply contains the count.  A *home* is the reign of one
+server over the keys: the run id of its process, and the count at which it began.  Each new connection reports the
+server; a server that is not the last home begins a new one.  So each process can compare: the highest count it got
+at the old home, and the count at which the new one began.
 
-    old home     ... 97 98 99 100 101 102      we were told 102
+    old home     ... 97 98 99 100 101 102      the process got 102
     the replica  ... 97 98 99                  new home begins at 99: three writes are lost
 """
 

@@ -1,12 +1,12 @@
-"""Which calls are plain, and how are they written down?  Most are, and cost the server a part of the others.
+"""Fast path of plain calls, which cost the server a fraction of the others.
 
-A run is plain from its coming to its end if nothing happens to it on the way: new, ready, without a key; claimed once,
-by us; done, and nothing follows from it.  Then how it is to stand is written down here, and the scripts only look
-whether it still stands as it did before.  If it does not, or there is more to a call, the verb's own script is asked.
+A run is plain from start to end if nothing else happens to it: new, ready, without a key; claimed once,
+by us; done, and nothing follows from it.  Then its next state is encoded here, and the scripts only compare
+its stored state with the expected one.  If they differ, or a call is not plain, the verb's own script runs.
 
-A plain state begins with its mark: `z` is 1 as long as the run waits, 2 while it is leased.  Every other script takes
-the mark away with the first change.  The place in an order, which only the server knows, is the last field: 14 digits
-that are added there.
+A plain state begins with its mark: `z` is 1 as long as the run waits, 2 while it is leased.  Every other script
+removes the mark with its first change.  The place in an order, which only the server knows, is the last field: 14
+digits that are added there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What can be seen of a Redis server without touching anything?  For those who look for what is wrong.
+"""Read-only inspection of a Redis server, for `pollux doctor`.
 
-One connection, and commands that only read.  What this user may not ask for is told as unknown, never as wrong.
+One connection, and commands that only read.  What this user may not ask for is reported as unknown, never as wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is there?  Pages of runs, jobs and raw records, read in parts and filtered here."""
+"""Pages of runs, jobs and raw records, read in parts and filtered here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a call written down for its script, and its answer read?  What is more than a line, verb by verb."""
+"""Arguments and replies of the scripts, verb by verb."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where are the scripts, and which keys do they get?  `scripts/<verb>.lua`, each behind what all of them share.
+"""The linker of scripts, and the names of the keys: `scripts/<verb>.lua`, each behind the shared parts that it uses.
 
-A script is given the first key alone, and makes the names of all others from it: each name costs every call, whether it
+A script gets only the first key, and derives the names of all others from it: each name costs every call, whether it
 is used or not.  All begin with the same prefix.  So one in braces (a hash tag) puts all into one slot of a cluster.
 """
 

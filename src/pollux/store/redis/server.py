@@ -1,4 +1,4 @@
-"""May we trust this server with our runs?  Asked at every connection: after a failover it is another one."""
+"""Checks of a server, at every connection: after a failover it is another one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What time is it on the server, and has its clock leapt since we asked last?
+"""The server's time, and detection of its jumps.
 
-Leases end by the server's clock.  Between two answers our own monotonic time says how far it should have come.
+Leases end by the server's clock.  Between two answers our own monotonic time is the expected difference.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Where is the server that takes our writes?  Named in the URL, known to the sentinels, or the owner of our slot.
+"""Discovery of the server that takes writes: named in the URL, known to the sentinels, or the owner of the slot.
 
-All our keys are in one slot, so a cluster is for us one server at a time that may move.  We ask for it ourselves and
-talk to it on plain connections: a write and the wait for its replicas must go over one connection, and the client's own
-router sends `ASKING` and the command it is meant for over two.  Its sentinels' client believes the first that answers,
-also one that has slept through the last failover.
+All our keys are in one slot, so a cluster is for us one server at a time that may move.  The store asks for it
+itself and uses plain connections: a write and the wait for its replicas must go over one connection, and the
+client's own router sends `ASKING` and the command it is meant for over two.  Its sentinels' client believes the
+first that answers, also one that has slept through the last failover.
 """
 
 from __future__ import annotations

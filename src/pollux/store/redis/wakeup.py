@@ -1,18 +1,18 @@
-"""When is there something to do?  A ring is an entry of a small stream, and so it cannot be lost between two looks.
+"""Wake-ups of waiting calls, by entries of a small stream, so that none is lost between two reads.
 
-Every look answers where the bell stood when it looked; whoever found nothing waits for what comes after that place.
-One connection of its own per bell reads for all waiters of a handle, and only while somebody waits.
+Every read returns the last id of the stream; a call that found nothing waits for entries after it.
+One connection per stream reads for all waiters of a handle, and only while a call waits.
 
     look: nothing, bell at 7 ─▶ follow(7) ─▶ sleep ◀─ hear(8) ◀─ XREAD BLOCK ... 7
 
-A claim may be sent along with the wait (an offer).  The server answers it as soon as it rings, in the same breath, so
-that what rang is ours without another question.  It stands for a moment only: a waiter that hangs soon takes nothing.
-Whoever stops waiting before takes it back by cutting the connection: what the server has not answered it forgets.
+A claim may be pipelined behind the wait (an offer): a wake-up returns leased runs without another round trip.  It is
+valid for a moment only: a stalled waiter soon takes nothing.  A call that stops waiting withdraws it by closing the
+connection: the server drops what it has not answered.
 
-When the connection breaks, all waiters look for themselves (and are told by that call what is wrong), and the reader
-tries again, later and later, and goes on where it had stopped.  If it cannot, because the server is another one whose
-bell stands behind the old one's, or because what rang meanwhile is gone, all waiters come back: one of those rings may
-have asked them to.
+When the connection breaks, all waiters poll (and get the error of that call), and the reader tries again with
+backoff, and goes on where it had stopped.  If it cannot, because the server is another one whose stream is behind
+the old one's, or because the entries in between were trimmed, all waiters return: one of those wake-ups may have
+been for them.
 """
 
 from __future__ import annotations

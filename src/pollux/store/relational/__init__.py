@@ -1,5 +1,5 @@
-"""What do the stores with tables share?  How values become rows, and every decision that is made in Python.
+"""Parts that stores with tables share: rows, and every decision that is made in Python.
 
-Each keeps its own SQL, because their dialects and their locks differ; what a row means and what becomes of it stands
+Each keeps its own SQL, because their dialects and their locks differ; what a row means and what becomes of it is
 here once.  Nothing here imports a driver.
 """

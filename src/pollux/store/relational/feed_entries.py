@@ -1,4 +1,4 @@
-"""What is the leader told of an attempt that ended?  One `End`, made from the columns of its run."""
+"""Feed entries of ended attempts: one `End`, made from the columns of its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""May this definition stand in the place of that one?  What the verbs of the jobs decide."""
+"""Decisions of the verbs of jobs: whether a definition may replace another."""
 
 from __future__ import annotations
 

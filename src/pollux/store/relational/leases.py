@@ -1,4 +1,4 @@
-"""Who may have what, and what becomes of a lease that ran out?  The decisions of claim."""
+"""Decisions of claim: limits by priority, and what becomes of a lost lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where does a page of runs begin, and where must it look?
+"""Pages of runs: cursors, and the indexes that a filter needs.
 
 A cursor is `live:<due>:<id>` or `past:<finished>:<seq>` of the last run of its page.
 """

@@ -1,7 +1,7 @@
-"""May this due time fire, and what happens to the run before it?  What `advance` decides about the firings of a plan.
+"""Decisions of `advance` about the firings of a plan: overlap, and the run before.
 
-The facts are read before, and kept true while the firings are gone through in their order; what they ask for is
-gathered and written together.  It takes more than one round only if a run that this plan makes is ended by it, too.
+The facts are read before, and updated while the firings are processed in their order; the resulting changes are
+collected and written together.  It takes more than one round only if a run that this plan makes is ended by it, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""In which order is everything dumped, and where does a page go on?
+"""The order of a dump, and its cursor.
 
-The kinds stand in an order that can be loaded: jobs before their runs.  A cursor is `<kind> <place>` of the last
+The order of kinds can be loaded: jobs before their runs.  A cursor is `<kind> <place>` of the last
 record of its page.
 """
 

@@ -1,6 +1,6 @@
-"""How do values become rows, and rows values?  Runs by column, jobs and entries as JSON beside what is searched.
+"""Conversion of values to rows and back: runs by column, jobs and entries as JSON beside the columns that are searched.
 
-Columns stand in the order of the fields, so that a row becomes a `Run` in one step.
+Columns have the order of the fields, so that a row becomes a `Run` in one step.
 """
 
 from __future__ import annotations

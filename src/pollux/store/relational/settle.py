@@ -1,6 +1,6 @@
-"""What becomes of a run whose attempt ended?  Which row becomes what, and what the leader is told; no statement.
+"""Decisions of settle: the new row of a run whose attempt ended, and the feed entry; no statement.
 
-settlement ─▶ prepare ─▶ refused? ─▶ final? ─▶ finish: it leaves the line
+settlement ─▶ prepare ─▶ refused? ─▶ final? ─▶ finish: it leaves the queue
                                         └────▶ hand_back: it waits again, at once, later or at the gate
 """
 

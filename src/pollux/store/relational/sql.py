@@ -1,4 +1,4 @@
-"""Where are the statements?  In `queries/<verb>.sql` of each store, under their names; a file is read when first asked.
+"""Named statements from `queries/<verb>.sql` of each store, read on first use, and numbered migrations.
 
 -- name: probe
 SELECT ...;

@@ -1,4 +1,4 @@
-"""What can ring, and who hears it?  Four kinds, and waiters that each wait for some of them."""
+"""Kinds of wake-ups, and waiters that each wait for some of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where does it wait by default?  In one SQLite file, which several processes may share.
+"""The store in one SQLite file, which several processes may share: the default.
 
-A verb is a function of a transaction, in the file of its group; its statements stand in `queries/<verb>.sql`.
+A verb is a function of a transaction, in the file of its group; its statements are in `queries/<verb>.sql`.
 `store.py` is the handle: it checks what comes in, sends each verb to the writer or to a reader, and waits.
 """
 

@@ -1,10 +1,10 @@
-"""How does a store get into another file, and out of it?  A copy of one moment, taken while everybody works on.
+"""Backup of a store into another file, and restore: a copy of one moment, made while other processes work.
 
-    backup:   one read of the whole file, in parts ─▶ FILE.part ─▶ looked over ─▶ synced ─▶ renamed
-    restore:  FILE ─▶ a copy beside the store ─▶ looked over, leases void ─▶ synced ─▶ nobody uses the store ─▶ renamed
+    backup:   one read of the whole file, in parts ─▶ FILE.part ─▶ verified ─▶ synced ─▶ renamed
+    restore:  FILE ─▶ a copy beside the store ─▶ verified, leases void ─▶ synced ─▶ store not in use ─▶ renamed
 
-The read lasts until the copy is complete, so it is of one moment; it stops no writer, but the log cannot begin anew
-meanwhile.  A restored store knows nothing of what ran when it was copied: leases are void, as after a load.
+The read lasts until the copy is complete, so it is of one moment; it blocks no writer, but the log cannot restart
+meanwhile.  A restored store has no record of what ran when it was copied: leases are void, as after a load.
 """
 
 from __future__ import annotations

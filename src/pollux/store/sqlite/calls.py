@@ -1,4 +1,4 @@
-"""How does a verb get to a thread and its answer back?  As a call with a future, answered in the loop it came from."""
+"""Calls from a loop to a database thread: a verb with a future, answered in the loop it came from."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Is what the file holds in order?  Every rule of the schema that SQLite itself cannot keep, looked at row by row.
+"""Consistency check of a SQLite file: every rule of the schema that SQLite itself cannot enforce, row by row.
 
-It reads beside those who work: the file's own check is one read, the counts are compared in one short read, everything
-else goes in pages, so that the log can be carried over in between.  What can be repaired without guessing (counts that
-can be counted again, indexes that can be built again) is, if asked, under the write lock.
+It runs beside working processes: the file's own check is one read, the counts are compared in one short read,
+everything else goes in pages, so that the log can be carried over in between.  What can be repaired without guessing
+(counts that can be counted again, indexes that can be built again) is, if asked, under the write lock.
 """
 
 from __future__ import annotations

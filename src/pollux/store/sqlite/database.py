@@ -1,4 +1,4 @@
-"""What do a handle and its twins share?  The database of one process: its writer, its readers, its bell, its counts.
+"""The database of one process, shared by a handle and its twins: writer, readers, notifier, counts.
 
 The first handle that opens starts the threads, the last that closes ends them.
 """

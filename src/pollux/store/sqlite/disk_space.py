@@ -1,16 +1,17 @@
-"""Is there room, and who may still write?  A ballast file that is let go when the disk is full.
+"""Free disk space, and a ballast file that is deleted when the disk is full.
 
-A full disk must not keep what has happened from being recorded.  So 4 MB lie beside the database (`<file>.ballast`),
-as much as a whole log needs to be carried over.  When a write finds the disk full the ballast goes, the log is carried
-over and cut, and from then on not everybody may write:
+A full disk must not keep what has happened from being recorded.  So 4 MB are reserved beside the database
+(`<file>.ballast`), as much as a whole log needs to be carried over.  When a write finds the disk full the ballast is
+deleted, the log is checkpointed and truncated, and from then on writes are restricted:
 
     OPEN ──a write finds no room──▶ TIGHT: nothing new is taken in (enqueue, put_jobs, load)
       ▲                               │  what is left is a quarter of the ballast, or nothing
       │                               ▼
       └──room for the ballast── SPENT: nothing new is begun either (claim, advance); all else is tried
 
-The ballast itself is the mark that all processes see: whoever finds it gone is TIGHT, and tries to put it back once a
-second.  A log that cannot be carried over because somebody reads without end is the same case with other words.
+The ballast itself is the mark that all processes see: a process that finds it missing is TIGHT, and tries to restore
+it once a second.  A log that cannot be checkpointed because of an endless read is the same case with another
+message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How is a store thrown away?  Its file goes last of those that matter, while nobody else can open it."""
+"""Removal of a store: its file is deleted last of those that matter, while no other process can open it."""
 
 from __future__ import annotations
 

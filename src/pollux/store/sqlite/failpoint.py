@@ -1,7 +1,7 @@
-"""Where would a crash hurt most?  Named places in the store where a test may kill the process, and nothing otherwise.
+"""Failpoints: named places in the store where a test may kill the process.
 
-`POLLUX_CRASH_AT=n` ends the process with SIGKILL at the n-th place it comes to, `POLLUX_STOP_AT=n` stops it there with
-SIGSTOP; `POLLUX_COUNT_FAILPOINTS=file` writes at exit how many it came to, so that a sweep knows where to stop.
+`POLLUX_CRASH_AT=n` ends the process with SIGKILL at the n-th place it comes to, `POLLUX_STOP_AT=n` stops it there
+with SIGSTOP; `POLLUX_COUNT_FAILPOINTS=file` writes at exit how many it came to, so that a sweep knows where to stop.
 Without them `failpoint()` does nothing.
 """
 

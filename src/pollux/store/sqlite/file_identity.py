@@ -1,9 +1,9 @@
-"""Where does the file lie, and is it still the one that was opened?
+"""Location and identity of the database file.
 
-A database is refused where it cannot be kept safe: on a network file system (locks and shared memory do not hold
-there), behind a symbolic link or a second name (two names have two locks).  And a file that somebody deletes or
-replaces while we use it takes our writes with it: so its identity is compared before a write, again before the write
-is answered, and once a second by those who read.
+A database is refused where it is not safe: on a network file system (locks and shared memory do not hold
+there), behind a symbolic link or a second name (two names have two locks).  And a file that is deleted or
+replaced while in use takes the writes with it: so its identity is compared before a write, again before the write
+is answered, and once a second by readers.
 """
 
 from __future__ import annotations

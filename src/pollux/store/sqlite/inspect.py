@@ -1,8 +1,8 @@
-"""What can be seen of a database without touching anything?  For those who look for what is wrong.
+"""Read-only inspection of a database file, for `pollux doctor`.
 
-No writer, no lock, no file that was not there before: a database without a log is read as it lies, one with a log
-through the shared memory of those who use it, read-only.  A log without its shared memory cannot be read that way; then
-only the files are told of.
+No writer, no lock, no file that was not there before: a database without a log is read as it is, one with a log
+through the shared memory of its users, read-only.  A log without its shared memory cannot be read that way; then
+only the files are reported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which runs are there?  Pages of runs, live ones by due time, then finished ones, newest first.
+"""Pages of runs: live ones by due time, then finished ones, newest first.
 
 A page is read along the one index that fits its filter and holds its order, and merged here where two are needed.
 """

@@ -1,12 +1,12 @@
-"""Whose turn is it to write?  One lock file beside the database, held for one commit by one process.
+"""The write lock: one lock file beside the database, held for one commit by one process.
 
 SQLite's own busy handler sleeps and tries again, so that one process can starve the others for a second; waiters of
-`flock` queue in the kernel.  A blocking `flock` knows no deadline, so a contended one is taken by a thread of its own
-that waits in our place; if it comes too late, it lets go at once.  The holder's process id stands in the file.
+`flock` queue in the kernel.  A blocking `flock` knows no deadline, so a contended one is taken by a thread of its
+own; if it comes too late, the thread releases it at once.  The file contains the holder's process id.
 
-    acquire ──free──▶ ours
-       └──held──▶ Proxy: blocking flock ──in time──▶ ours
-                                        └──too late──▶ let go, StoreBusy(who)
+    acquire ──free──▶ held
+       └──busy──▶ Proxy: blocking flock ──in time──▶ held
+                                        └──too late──▶ released, StoreBusy(holder)
 """
 
 from __future__ import annotations

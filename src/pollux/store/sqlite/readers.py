@@ -1,8 +1,8 @@
-"""Who reads?  Threads with their own read-only connections: a quick one, and one for what may take long.
+"""Reader threads with read-only connections: one for quick reads, one for what may take long.
 
-A listing of a big store must not keep the leader from its feed, so they have lanes of their own.  Statements are
-finished at once, and cut off at the deadline of their call: a reader that stands still would keep the log from being
-carried over.
+A listing of a big store must not delay the leader's feed, so each has a thread of its own.  Statements are
+finished at once, and cut off at the deadline of their call: a stalled reader would block the checkpoint of the
+log.
 """
 
 from __future__ import annotations

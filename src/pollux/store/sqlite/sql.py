@@ -1,4 +1,4 @@
-"""Where are the statements of this store?  Beside this file, in `queries/<verb>.sql`."""
+"""Statements of this store, from `queries/<verb>.sql`."""
 
 from __future__ import annotations
 

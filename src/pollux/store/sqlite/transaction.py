@@ -1,6 +1,6 @@
-"""What happens inside one write?  Its statements, the counts they change, the bells they ask for.
+"""One write: its statements, the changes of the counters, the wake-ups that follow it.
 
-The counts of everything stand in one row, `counters`: read once and written once per transaction, however many verbs
+The counts of a version are one row of `counters`: read once and written once per transaction, however many verbs
 share it, so that `counts` costs one look and is exact.
 """
 

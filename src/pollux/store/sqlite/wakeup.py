@@ -1,13 +1,13 @@
-"""How does a waiter learn that there is something to do?  By a bell that cannot ring too early.
+"""Wake-ups of waiting calls, in this process and, by a watched file, in others.
 
-After a commit the writer rings: the waiters of its own process directly, those of others by changing a few bytes of
-`<database>.bell`, which they watch with inotify.  (Watching the database itself would wake them before the commit can
-be seen.)  The file holds one counter per kind of bell, changed only under the write lock, so that a process can tell
-what was rung by others from what it rang itself, and wakes only those who wait for that kind.  Whoever has the file
-open holds a shared lock on it, so that a process which is alone knows it, and leaves the file as it is.
+After a commit the writer wakes the waiters of its own process directly, those of others by changing a few bytes of
+`<database>.bell`, which they watch with inotify.  (Watching the database itself would wake them before the commit
+can be seen.)  The file holds one counter per kind of bell, changed only under the write lock, so that a process can
+tell the changes of others from its own, and wakes only waiters of that kind.  Each process with the file open holds
+a shared lock on it, so that a process which is alone detects it, and does not write the file.
 
-Wake-ups are hints: whoever waits also looks again now and then.  None is lost in normal running, because a waiter is
-registered before it looks, and compares the counters once more after its watch stands.
+Wake-ups are hints: a waiting call also polls now and then.  None is lost in normal running, because a waiter is
+registered before it looks, and compares the counters once more after its watch is set.
 
     listen ─▶ look: nothing ─▶ watch ─▶ compare ─▶ sleep ◀─ ring (own process) ◀─ commit
                                                         ◀─ inotify ─ hear ◀── counters ◀── commit elsewhere

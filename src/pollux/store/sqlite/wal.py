@@ -1,7 +1,7 @@
-"""How long may the write-ahead log grow?  It is carried over into the database after the answers went out.
+"""Checkpoints of the write-ahead log, after the answers are sent.
 
-Every thousand pages, and when nothing is to do; when room is short after every few.  A log that grew long is cut to
-nothing once all of it is carried over, which a reader that stands still can delay; then it is tried again later.
+Every thousand pages, and when the writer is idle; every few pages when the disk is nearly full.  A long log is
+truncated once all of it is checkpointed; a stalled reader can delay that, and then it is tried again later.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Who writes?  One thread per process and database, which owns the only writing connection.
+"""The writer thread: one per process and database, with the only writing connection.
 
-Group commit: it takes all calls that wait, runs them in one `BEGIN IMMEDIATE ... COMMIT`, and answers them only then.
-While the disk is busy with one commit the next batch collects; nothing ever lingers.  If a call fails, the batch is
-undone and its calls run one by one, so that nobody pays for a neighbour: a verb is a function that can be run again,
-and checks before its first write.
+Group commit: it takes all calls that wait, runs them in one `BEGIN IMMEDIATE ... COMMIT`, and answers them only
+then. While the disk is busy with one commit the next batch collects; there is no delay.  If a call fails, the batch
+is undone and its calls run one by one, so that no call fails because of another: a verb is a function that can be
+run again, and checks before its first write.
 
     queue ─▶ look (nothing: answer) ─▶ write lock ─▶ BEGIN, verbs, COMMIT ─▶ answer ─▶ ring ─▶ unlock ─▶ checkpoint
 
-Bad days: before a batch the file must be the one that was opened (`place.py`), and calls that there is no room for are
-refused (`room.py`).  A write that finds the disk full makes room once and is tried again.  After an error of the disk
-the whole batch is answered with it and the connection is thrown away: the next batch begins with a new one.
+Faults: before a batch the file must be the one that was opened (`file_identity.py`), and calls that do not fit on
+the disk are refused (`disk_space.py`).  A write that finds the disk full frees the ballast once and is tried again.
+After an error of the disk the whole batch is answered with it and the connection is thrown away: the next batch
+begins with a new one.
 """
 
 from __future__ import annotations
