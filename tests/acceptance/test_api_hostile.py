@@ -54,7 +54,7 @@ async def test_a_hostile_name_is_refused_or_is_harmless_text(method, path, field
 async def test_a_body_of_more_than_a_megabyte_is_refused_before_it_is_read(path):
     async with served(runs=False) as client:
         answer = await client("POST", path, {"reason": "x" * 1_000_001})
-        assert (answer.status, answer.json["title"]) == (413, "the body is too big")
+        assert (answer.status, answer.json["title"]) == (413, "request body too large")
 
 
 async def test_a_reason_is_shown_as_it_was_given_and_cut_where_nobody_reads_on():

@@ -228,7 +228,7 @@ async def test_a_job_of_a_file_is_not_deleted_here_while_a_node_that_lives_decla
     await client.app.put_jobs([job])
     await client.app.backend.leave("theirs")
     gone = (await client.ok("DELETE", "/api/v2/jobs/mine"))["message"]
-    assert gone == "the job is deleted; it comes back if a node of file:x is started"
+    assert gone == "the job is deleted; a node of file:x adds it again when it starts"
 
 
 async def test_a_job_is_deleted_once(client):

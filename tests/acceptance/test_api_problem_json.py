@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from pollux.errors import StoreBusy, StoreTimeout
+from pollux.server.roles import Role
 from tests.acceptance.api_world import served
 
 
@@ -60,22 +61,22 @@ async def test_a_look_has_the_headers_of_the_answer_and_no_body(client):
 @pytest.mark.parametrize(
     ("data", "status", "word"),
     [
-        (b"", 400, "no JSON"),
-        (b"{", 400, "no JSON"),
-        (b'{"id": }', 400, "no JSON"),
-        (b"source_id=uuid&url=x", 400, "no JSON"),
-        (b"\xff\xfe{\x00}\x00", 400, "no JSON"),
-        (b'{"handler": NaN}', 400, "no JSON"),
-        (b'{"handler": -Infinity}', 400, "no JSON"),
-        (b'{"handler": "fine", "handler": "fine"}', 400, "twice"),
-        (b'{"params": {"a": 1, "a": 2}}', 400, "twice"),
-        (b'{"params": {"a": 9223372036854775808}}', 422, "too big"),
-        (b'{"params": {"a": ' + b"9" * 5_000 + b"}}", 422, "too big"),
-        (b'{"params": {"a": 1e999}}', 422, "too big"),
-        (b'{"name": "\\ud800"}', 400, "no JSON"),
+        (b"", 400, "invalid JSON"),
+        (b"{", 400, "invalid JSON"),
+        (b'{"id": }', 400, "invalid JSON"),
+        (b"source_id=uuid&url=x", 400, "invalid JSON"),
+        (b"\xff\xfe{\x00}\x00", 400, "invalid JSON"),
+        (b'{"handler": NaN}', 400, "invalid JSON"),
+        (b'{"handler": -Infinity}', 400, "invalid JSON"),
+        (b'{"handler": "fine", "handler": "fine"}', 400, "duplicate key"),
+        (b'{"params": {"a": 1, "a": 2}}', 400, "duplicate key"),
+        (b'{"params": {"a": 9223372036854775808}}', 422, "out of range"),
+        (b'{"params": {"a": ' + b"9" * 5_000 + b"}}", 422, "out of range"),
+        (b'{"params": {"a": 1e999}}', 422, "out of range"),
+        (b'{"name": "\\ud800"}', 400, "invalid JSON"),
         (b'{"params": ' + b'{"a":' * 40 + b"1" + b"}" * 41, 400, "too deep"),
         (b"[" * 200_000, 400, "too deep"),
-        (b'{"name": "' + b"x" * 1_100_000 + b'"}', 413, "too big"),
+        (b'{"name": "' + b"x" * 1_100_000 + b'"}', 413, "too large"),
     ],
 )
 async def test_a_body_that_cannot_be_read_is_refused_in_words(client, data, status, word):
@@ -184,3 +185,21 @@ async def test_control_characters_in_what_was_sent_come_back_spelt_out(client):
     problem = is_problem(answer, 422)
     assert "\x1b" not in problem["detail"]
     assert "\u202e" not in problem["detail"]
+
+
+async def test_titles_are_the_standard_ones(client):
+    await client.ok("POST", "/api/v2/jobs", {"id": "a", "handler": "fine"})
+
+    unknown = await client.as_(None)("GET", "/api/v2/jobs")
+    viewer = await client.as_(Role.VIEWER)("DELETE", "/api/v2/jobs/a")
+    job, path = await client("GET", "/api/v2/jobs/b"), await client("GET", "/api/v2/nothing")
+    stale = await client("PUT", "/api/v2/jobs/a", {"handler": "fine", "revision": 7})
+    taken = await client("POST", "/api/v2/jobs", {"id": "a", "handler": "refuse"})
+    foreign = await client("GET", "/api/v2/jobs", headers={"host": "evil.example"})
+
+    assert is_problem(unknown, 401)["title"] == "authentication required"
+    assert is_problem(viewer, 403)["title"] == "permission denied"
+    assert {is_problem(each, 404)["title"] for each in (job, path)} == {"not found"}
+    assert is_problem(stale, 409)["title"] == "revision conflict"
+    assert is_problem(taken, 409)["title"] == "conflict"
+    assert is_problem(foreign, 421)["title"] == "unknown host"

@@ -37,7 +37,7 @@ async def test_a_text_is_looked_at_in_the_place_of_the_file(app, tmp_path):
         assert told["unseen"] == ["nowhere:f"]
         assert told["options"] == [{"path": "pool.seats", "before": "3", "after": "5"}]
         same = await api.ok("POST", RELOAD, {"dry_run": True, "text": FILE})
-        assert (same["message"], same["lines"]) == ("nothing differs from what holds already", [])
+        assert (same["message"], same["lines"]) == ("nothing changes", [])
         assert [job.id for job in (await app.list_jobs()).jobs] == ["a"]
         assert ((tmp_path / "p.yaml").read_text(), app.crew.pool.seats) == (FILE, 3)
         assert not [line for line in (await app.audit()).lines if line.action == "reload"]
@@ -69,7 +69,7 @@ async def test_the_file_is_read_again_and_put_back_by_the_api(app, tmp_path):
         api = api_of(app)
         (tmp_path / "p.yaml").write_text(good)
         told = await api.ok("POST", RELOAD)
-        assert (told["message"], told["dry_run"], told["changed"]) == ("the file holds now", False, 1)
+        assert (told["message"], told["dry_run"], told["changed"]) == ("the file is applied", False, 1)
         assert told["options"] == [{"path": "pool.seats", "before": "3", "after": "5"}]
         assert ((await api.ok("GET", "/api/v2/jobs/a"))["interval"], app.crew.pool.seats) == ("2h", 5)
         versions = (await api.ok("GET", "/api/v2/scheduler/file-versions"))["versions"]
@@ -92,7 +92,7 @@ async def test_the_file_is_read_again_and_put_back_by_the_api(app, tmp_path):
     ("body", "says"),
     [
         ({"text": NEW}, "looked at, and never applied"),
-        ({"dry_run": True, "called": "x"}, "there is no text to call so"),
+        ({"dry_run": True, "called": "x"}, "it is required with"),
         ({"dry_run": True, "text": "jobs: [{id: a}]", "called": "new.yaml"}, "new.yaml:1:8"),
         ({"dry_run": True, "text": "jobs: [", "called": "<img onerror=x>\x1b[31m"}, "no YAML"),
         ({"dry_run": True, "text": "a: &a [*a]\n" * 3}, "text:1"),

@@ -162,7 +162,7 @@ async def test_a_job_that_runs_already_is_answered_with_what_to_send(client):
     assert "anyway" not in refused.json["detail"]
     assert (await client("POST", f"{JOBS}/slow/force-run", {"anyway": True})).status == 202
     cancelled = await client.ok("POST", f"{JOBS}/slow/cancel")
-    assert cancelled["message"] == "2 runs are cancelled or asked to stop"
+    assert cancelled["message"] == "2 runs are cancelled or requested to stop"
 
 
 async def test_a_cure_is_said_once(client):

@@ -52,7 +52,7 @@ async def test_a_run_may_come_later_and_be_cancelled(client):
     assert "its time comes in" in (await client.ok("GET", f"/api/v2/runs/{run['id']}/why"))["reason"]
     assert (await client.ok("POST", f"/api/v2/runs/{run['id']}/cancel"))["answer"] == "ok"
     assert (await client.ok("GET", f"/api/v2/runs/{run['id']}"))["state"] == "cancelled"
-    assert "over already" in (await client.ok("POST", f"/api/v2/runs/{run['id']}/cancel"))["message"]
+    assert "has ended already" in (await client.ok("POST", f"/api/v2/runs/{run['id']}/cancel"))["message"]
 
 
 @pytest.mark.parametrize(
@@ -270,4 +270,4 @@ async def test_every_word_of_the_state_column_is_accepted_as_by_the_command(clie
         assert (await client("GET", "/api/v2/runs", state=word)).status == 200, word
     assert run_filter_of(RunQuery(state=FAILED)) == RunFilter(states=(RunState.DONE,), failed=True)
     refused = await client("GET", "/api/v2/runs", state=FAILED, failed="false")
-    assert (refused.status, "leave it out" in str(refused.json)) == (422, True)
+    assert (refused.status, "contradicts failed=false" in str(refused.json)) == (422, True)

@@ -275,7 +275,7 @@ async def test_a_socket_that_cannot_be_answered_is_let_go_and_tried_again(nook, 
 
 async def test_what_is_no_socket_is_left_alone(nook):
     nook.write_text("precious")
-    with pytest.raises(InvalidInput, match="is no socket"):
+    with pytest.raises(InvalidInput, match="is not a socket"):
         async with world(socket=nook, is_socket_given=True):
             pass
     async with world(socket=nook) as api:

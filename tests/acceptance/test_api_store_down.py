@@ -21,10 +21,10 @@ async def test_a_store_that_cannot_be_reached_is_told_as_that_and_not_as_a_slow_
 
             async def is_known_to_be_away():
                 answer = await api("POST", "/api/v2/jobs", {"id": "a", "handler": "fine"})
-                return answer if answer.status == 503 and "reached" in answer.json["title"] else None
+                return answer if answer.status == 503 and "unavailable" in answer.json["title"] else None
 
             answer = await eventually(is_known_to_be_away, "it is told in other words")
-            assert answer.json["title"] == "the store cannot be reached"
+            assert answer.json["title"] == "store unavailable"
             assert "Connection refused" in answer.json["detail"]
             server.start()
     finally:

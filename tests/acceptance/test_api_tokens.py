@@ -29,7 +29,7 @@ async def test_a_token_lets_in_as_its_role_and_no_further():
         assert (await api.ask(NODES, token=viewer.secret)).status == 200
         refused = await api.ask(TOKENS, token=viewer.secret)
         assert refused.status == 403
-        assert "token:grafana is viewer, this needs admin" in refused.json["detail"]
+        assert "token:grafana has the role viewer, this needs admin" in refused.json["detail"]
         admin = await api.token("admin")
         assert (await api.ask(TOKENS, token=admin.secret)).status == 200
 
@@ -173,7 +173,7 @@ async def test_while_the_store_is_away_what_was_known_holds_for_a_while():
     clock.now += 200
     assert await tokens.identify(made.secret)
     clock.now += 200
-    with pytest.raises(StoreTimeout, match="cannot be told"):
+    with pytest.raises(StoreTimeout, match="cannot be checked"):
         await tokens.identify(made.secret)
     await tokens.close()
 

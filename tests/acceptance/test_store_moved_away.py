@@ -225,11 +225,11 @@ async def test_a_living_node_answers_changes_with_409_and_says_what_has_become_o
                 answer = await api(method, path, body, headers={"idempotency-key": f"{method} {path}"[:100]})
                 assert answer.status == 409, (method, path, answer)
                 told = answer.json
-                assert told["title"] == "nobody works on this store"
+                assert told["title"] == "store moved"
                 assert told["detail"].startswith("this store was moved to redis://there"), told
                 assert "pollux store unseal" in told["cure"], told
             told = (await api("POST", "/api/v2/jobs/live/force-run")).json
-            assert told["title"] == "nobody works on this store", "and not that it has a live run already"
+            assert told["title"] == "store moved", "and not that it has a live run already"
             assert "pollux store unseal" in told["cure"], told
             assert (await api.ok("GET", "/api/v2/jobs"))["jobs"][0]["id"] == "a", "one may look"
 

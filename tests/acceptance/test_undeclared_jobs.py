@@ -104,7 +104,7 @@ async def test_the_api_and_python_refuse_and_accept_the_same(tmp_path):
 
         assert "no living node has code:shop (1 job: _stock)" in (await soon(finding, "health names it"))["seen"]
         gone = await api.ok("DELETE", "/api/v2/jobs/_stock")
-        assert gone["message"] == "the job is deleted; it comes back if a node of code:shop is started"
+        assert gone["message"] == "the job is deleted; a node of code:shop adds it again when it starts"
 
         async def well():
             found = (await api.ok("GET", "/api/v2/scheduler/health"))["findings"]

@@ -61,7 +61,7 @@ UNREADABLE_JOB = (
     sabotage(
         "for-good",
         "whoever asks for a job that cannot be read is told to try again, for ever",
-        Patch("server/problems.py", '(Illegible, 409, "this', '(Illegible, 503, "this'),
+        Patch("server/problems.py", '(Illegible, 409, "record', '(Illegible, 503, "record'),
         tests=(JOB + "test_the_api_tells_nobody_to_try_again_what_it_cannot_read[sqlite]",),
     ),
     sabotage(

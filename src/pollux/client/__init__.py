@@ -1,4 +1,4 @@
-"""How is a node asked from elsewhere?  `Remote`: the verbs of the app, over the HTTP API of one that runs."""
+"""Client of a node: `Remote` has the verbs of the app, over the HTTP API."""
 
 from pollux.client.address import NodeAddress, address_of, is_address, socket_url
 from pollux.client.remote import Remote

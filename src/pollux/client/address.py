@@ -1,4 +1,4 @@
-"""Where is the node that is to be asked?  `https://pollux.example`, `http://localhost:8060`, or a socket here."""
+"""Node addresses: `https://pollux.example`, `http://localhost:8060`, or a unix socket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
 
 class NodeAddress(NamedTuple):
-    """`root` is what paths are added to; with a `socket` its host means nothing."""
+    """Address of a node.  Paths are appended to `root`; with a `socket` its host is ignored."""
 
     root: str
     socket: str = ""
@@ -28,12 +28,12 @@ class NodeAddress(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """Without a path."""
+        """`root` without its path."""
         return self.root.removesuffix(self.path)
 
     @property
     def path(self) -> str:
-        """What stands behind the host: that of a proxy in front, or a slip of the pen."""
+        """The path of the URL: the prefix of a proxy, or a mistake."""
         return urlsplit(self.root).path
 
     @property
@@ -42,13 +42,13 @@ class NodeAddress(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Can others on the way read what is sent?"""
+        """Is it unencrypted and leaves this machine?"""
         parts = urlsplit(self.root)
         return not self.socket and parts.scheme == "http" and not _is_here(parts.hostname or "")
 
 
 def is_address(url: str) -> bool:
-    """A node's, rather than a store's."""
+    """Is it the URL of a node, not of a store?"""
     return url.partition("://")[0] in _SCHEMES
 
 
@@ -57,7 +57,7 @@ def socket_url(path: Path) -> str:
 
 
 def address_of(url: str) -> NodeAddress:
-    """The address that was written; `InvalidInput` for what is none."""
+    """The parsed address; `InvalidInput` for an invalid one."""
     try:
         parts = urlsplit(url)
         has_port = parts.port is not None or not parts.netloc.endswith(":")
@@ -66,7 +66,7 @@ def address_of(url: str) -> NodeAddress:
     if parts.scheme not in _SCHEMES or parts.query or parts.fragment or not has_port or _CONTROL.search(url):
         raise _wrong(url)
     if "@" in parts.netloc:
-        what = "a name or password does not belong into the address"
+        what = "an address cannot contain a user name or password"
         raise InvalidInput(what, where="url", cure="give a token: --token or POLLUX_TOKEN")
     if parts.scheme == SOCKET:
         if parts.netloc or len(parts.path) < 2:
@@ -78,7 +78,7 @@ def address_of(url: str) -> NodeAddress:
 
 
 def _wrong(url: str) -> InvalidInput:
-    return InvalidInput(f"{url[:200]!r} is no address of a node", where="url", cure=_CURE)
+    return InvalidInput(f"{url[:200]!r} is not the address of a node", where="url", cure=_CURE)
 
 
 def _is_here(host: str) -> bool:

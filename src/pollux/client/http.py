@@ -1,10 +1,10 @@
-"""What if nobody answers, or somebody else, or later?  One connection to a node, and what is said when it fails.
+"""HTTP connection to a node, with retries and error mapping.
 
-refused, no such name, no certificate ─▶ StoreError: it was not asked
-cut off while it was asked            ─▶ asked again if it only looks, else StoreTimeout: it may have happened
+refused, unknown host, no certificate ─▶ StoreError: the request was not sent
+connection lost after sending         ─▶ a read is repeated, otherwise StoreTimeout: it may have been executed
 401, another version, not Pollux      ─▶ StoreRefused
-429 of the limiter                    ─▶ waits as long as it is told to, up to a minute in all, and says so
-503: no time, or its store is down    ─▶ the same for a few seconds: whoever asks can do something better
+429 of the limiter                    ─▶ waits for Retry-After, up to a minute in all, and prints that
+503: busy, or its store is down       ─▶ the same for a few seconds: the caller has alternatives
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pollux.version import __version__
 
 CONNECT_S = 5.0
 ANSWER_S = 120.0  # the node's own store calls have shorter deadlines
-AGAIN = 2  # times that a look is repeated
+AGAIN = 2  # repetitions of a read
 AGAIN_S = 0.2
-WAIT_S_MAX = {429: 60.0, 503: 5.0}  # in all, for a limiter that says wait, and for a node that can do nothing
+WAIT_S_MAX = {429: 60.0, 503: 5.0}  # in all, for a limiter, and for a node that is busy
 _T = TypeVar("_T")
 
 
 class ProblemAnswer(Struct, frozen=True):
-    """As much of a problem+json as is told."""
+    """The fields of a problem document that are shown."""
 
     title: str = ""
     detail: str = ""
@@ -41,7 +41,7 @@ class ProblemAnswer(Struct, frozen=True):
 
 
 class HttpConnection:
-    """To one address, as one caller."""
+    """A connection to one address with one token."""
 
     def __init__(self, address: NodeAddress, token: str, tell: Callable[[str], None] | None = None) -> None:
         self.address = address
@@ -54,7 +54,7 @@ class HttpConnection:
             await session.close()
 
     async def ask(self, method: str, path: str, body: bytes, *, again: bool) -> bytes:
-        """The body of the answer, or an error of ours; `again`: it may be asked twice."""
+        """The body of the answer, or one of our errors; `again`: the request may be repeated."""
         cuts = 0
         while True:
             try:
@@ -74,7 +74,7 @@ class HttpConnection:
                 raise self._refused(status, problem)
 
     async def lines(self, path: str) -> AsyncIterator[bytes]:
-        """The lines of a long answer, as they come; asked once."""
+        """Yield the lines of a long answer; the request is not repeated."""
         with self._whole(), self._in_words():
             async with self._request("POST", path, b"") as response:
                 if response.status != 200 or VERSION_HEADER not in response.headers:
@@ -107,7 +107,7 @@ class HttpConnection:
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
-        """Whatever goes wrong on the way is one of ours; `_ConnectionCut` if it may have arrived there."""
+        """Map errors of aiohttp to ours; `_ConnectionCut` if the request may have arrived."""
         try:
             yield
         except aiohttp.ClientConnectorCertificateError as error:
@@ -148,7 +148,7 @@ class HttpConnection:
         return self._session
 
     def read(self, how: Callable[[], _T]) -> _T:
-        """An answer of the type that was expected; any other is nothing of ours."""
+        """The decoded answer; one of another type is not from Pollux."""
         try:
             return how()
         except msgspec.DecodeError as error:
@@ -160,12 +160,12 @@ class HttpConnection:
                 return msgspec.json.decode(body, type=ProblemAnswer)
             except msgspec.DecodeError:
                 pass
-        if status in WAIT_S_MAX or status in {502, 504}:  # whoever stands in front of it
+        if status in WAIT_S_MAX or status in {502, 504}:  # of a proxy in front of it
             return ProblemAnswer("there is no answer", f"status {status}")
         raise self._foreign()
 
     async def _may_wait(self, status: int, headers: Any, problem: ProblemAnswer) -> bool:
-        """Rest as long as was said, and say so the first time; false if that is too long altogether."""
+        """Wait for Retry-After, and print that the first time; false if the total would be too long."""
         said = headers.get("Retry-After", "")
         seconds = float(said) if said.isascii() and said.isdigit() else 1.0
         if self._waited + max(seconds, 0.1) > WAIT_S_MAX[status]:
@@ -177,7 +177,7 @@ class HttpConnection:
         await asyncio.sleep(seconds)
         return True
 
-    # in words
+    # errors
 
     def _unreachable(self, why: str) -> StoreError:
         cure = "see that `pollux serve` runs there, or leave --url and POLLUX_URL out to ask the store itself"

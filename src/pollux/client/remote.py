@@ -1,4 +1,4 @@
-"""What can be asked of a node that runs elsewhere?  The same verbs as of a store that is opened here."""
+"""Remote access to a node: the verbs of the app over HTTP."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ LOAD_BYTES = 500_000  # of records in one request
 
 
 class Remote:
-    """A node by its address.  `open` says hello; then every verb of the app can be asked, by its own name.
+    """A node by its address.  After `open` every verb of the app can be called by its name.
 
-    `tell` hears why it takes longer than it should; by default nobody does.
+    `tell` gets the reason of a delay as text.
     """
 
     def __init__(self, address: NodeAddress, token: str = "", *, tell: Callable[[str], None] | None = None) -> None:
         self.address = address
         self.hello: Hello | None = None
-        from pollux.client.http import HttpConnection  # here: a server knows the verbs, and calls nobody
+        from pollux.client.http import HttpConnection  # here: the server imports this package, but not the client
 
         self._line = HttpConnection(address, token, tell)
 
     async def open(self, *, sealed: bool = False) -> None:
-        """Who is there?  Raises `StoreError` if nobody is, or somebody else; `sealed` as with an app."""
+        """Connect and check what answers; `StoreError` if it is no node.  `sealed`: also if its store was moved."""
         body = await self._line.ask("GET", PATH, b"", again=True)
         self.hello = self._line.read(lambda: msgspec.json.decode(body, type=Hello))
         if self.hello.sealed and not sealed:
@@ -38,7 +38,7 @@ class Remote:
 
     @property
     def store_url(self) -> str:
-        """Of the store on which that node works, without a password."""
+        """URL of the store of that node, without a password."""
         return self.address.shown if self.hello is None else self.hello.store
 
     async def sealed(self) -> str:
@@ -60,7 +60,7 @@ class Remote:
         return ask
 
     async def dump(self) -> AsyncIterator[DumpPage]:
-        """Everything in the store, page by page."""
+        """Yield the whole content of the store, page by page."""
         verb = verb_of("dump")
         async for line in self._line.lines(f"{PATH}/dump"):
             page: DumpPage = self._line.read(partial(verb.read, line))
@@ -70,7 +70,7 @@ class Remote:
         raise self._line.cut_short()
 
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
-        """Write dumped records where there are none of the same id, as many at once as fit into a request."""
+        """Write dumped records whose id does not exist yet, in requests of limited size."""
         verb, new = verb_of("load"), 0
         for batch in _in_portions(records):
             body = verb.packed((batch,), {})

@@ -1,7 +1,7 @@
-"""How does a verb travel?  Its arguments and its answer as JSON, and its refusal as the same exception on both sides.
+"""Codec of the RPC: arguments and results of verbs as JSON, and errors as the same exception on both sides.
 
-Types are those that the verb's annotations name, so that a verb which can be asked here can be asked from elsewhere
-by one line in `LOOKS` or in the server's table of roles.
+Types come from the annotations of the verb, so that one line in `LOOKS` or in the server's table of roles makes a verb
+available over HTTP.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pollux.store.urls import sqlite_file
 
 PATH = "/api/v2/verbs"
 VERSION_HEADER = "Pollux-Version"
-LOOKS = frozenset(  # verbs that change nothing: they may be asked again
+LOOKS = frozenset(  # verbs that only read: they may be repeated
     {
         *("get_job", "find_job", "jobs_by_id", "list_jobs", "get_run", "find_run", "list_runs", "overdue", "counts"),
         *("stops", "nodes", "why", "audit", "verify_audit", "versions", "compare", "left_in", "overview"),

@@ -1,4 +1,4 @@
-"""How is it steered from outside?  The HTTP API of a node: one door for people, programs and the command line."""
+"""HTTP API of a node."""
 
 from pollux.server.options import ServerOptions, nearby_options, server_options
 from pollux.server.server import ApiServer, served

@@ -1,8 +1,8 @@
-"""How many requests begin at once?  A few in each round of the loop; the others wait for the next ones, in their order.
+"""Admission queue of requests: a few begin in each iteration of the event loop, the others wait in order.
 
-The engine lives on the same loop.  A firing takes some rounds of it, so how late it is depends on how long a round
-takes: sixty requests that come together would make one of them as long as all sixty.  While a run is due, or on its way
-to a seat, still fewer begin.  Nobody is refused here, and who waits for the store is not counted: only beginning is.
+The engine runs on the same loop.  A firing takes several iterations, so its delay depends on how long one takes: sixty
+requests at once would make an iteration as long as all sixty.  While a run is due, or on its way to a seat, still fewer
+begin.  No request is refused here, and one that waits for the store does not count: only the beginning is limited.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-A_ROUND = 8  # requests; a usual one keeps the loop for a fraction of a millisecond
-PRESSED_ROUND = 2  # while the engine is pressed for time
+A_ROUND = 8  # requests; a usual one occupies the loop for a fraction of a millisecond
+PRESSED_ROUND = 2  # while a run is due or being started
 
 
 class AdmissionQueue:
+    """Requests that wait to begin."""
+
     def __init__(self, a_round: int = A_ROUND, *, is_pressed: Callable[[], bool] = lambda: False) -> None:
         self._is_pressed, self._a_round = is_pressed, a_round
         self._left = a_round
-        self._has_begun = False  # anybody, in this round
+        self._has_begun = False  # any request, in this iteration
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_turning = False
 
     async def enter(self) -> None:
-        """Go in: at once if few came in this round, else when the turn comes."""
+        """Return at once if few requests began in this iteration, otherwise when the turn comes."""
         loop = asyncio.get_running_loop()
         if not self._is_turning:
             self._is_turning = True
@@ -38,12 +40,12 @@ class AdmissionQueue:
         await turn
 
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The next round; one in which nobody comes is the last until somebody does."""
+        """Admit the next batch; stop when an iteration admitted no request."""
         self._is_turning = self._has_begun or bool(self._waiting)
         self._left, self._has_begun = self._room(), False
         while self._waiting and self._left:
             turn = self._waiting.popleft()
-            if not turn.done():  # somebody who left is not counted
+            if not turn.done():  # a cancelled request does not count
                 turn.set_result(None)
                 self._begin()
         if self._is_turning:

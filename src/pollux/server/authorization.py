@@ -1,6 +1,6 @@
-"""May they have that run?  What comes by the API names handlers that a node has, and commands only an admin's.
+"""Checks of jobs and runs that come by the API: known handlers, roles, reachable networks.
 
-Whoever adds jobs or asks for runs from outside goes through here, by whatever route.
+Every route that adds jobs or enqueues runs uses them.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ EXEC = "exec"
 
 
 async def known_handlers(verbs: Pollux, wanted: Collection[str]) -> frozenset[str]:
-    """Those of this process; and of the living nodes, if something else is wanted."""
-    ours = frozenset(verbs.handler_names()) | {EXEC}  # whether that is allowed is said in its own words
+    """Handlers of this process; and of all live nodes, if others are wanted."""
+    ours = frozenset(verbs.handler_names()) | {EXEC}  # whether it is enabled is checked elsewhere, with its own error
     if ours.issuperset(wanted):
         return ours
     return ours.union(*(node.handlers for node in await verbs.nodes()))
 
 
 def check_author(desk: RequestContext, job: Job, known: frozenset[str]) -> None:
-    """May they add or change this job?"""
+    """Raise if the caller may not add or change this job."""
     if job.handler == EXEC:
         desk.refuse_below(Role.ADMIN)
     if job.handler not in known:
         cure = did_you_mean(job.handler, known).strip("; ") or f"known are {', '.join(sorted(known - {EXEC})[:20])}"
-        raise InvalidInput(f"no living node has a handler {job.handler!r}", where="handler", cure=cure)
+        raise InvalidInput(f"no live node has a handler {job.handler!r}", where="handler", cure=cure)
     if words := desk.verbs.out_of_reach(job):
         raise InvalidInput(words, where="url", cure="declare the job in a file or code, or allow its network")
     for path, text in texts_of(job.params):
         if text == MASK:
-            what = "it was hidden in an answer, and is not the value itself"
-            raise InvalidInput(what, where=f"params.{path}", cure="send the value, or leave it out")
+            what = "it is the mask of a hidden value, not the value"
+            raise InvalidInput(what, where=f"params.{path}", cure="send the value, or omit it")
 
 
 def check_asker(desk: RequestContext, job: Job, params: Mapping[str, Any] | None) -> None:
-    """May they ask for a run of this job with these params?
+    """Raise if the caller may not enqueue a run of this job with these params.
 
-    Those of a command could make it another one; a URL that comes with a run reaches what one by API does.
+    Params can turn a command into another one; a URL in the params has the same limits as that of a job of the API.
     """
     if params and job.handler == EXEC:
         desk.refuse_below(Role.ADMIN)

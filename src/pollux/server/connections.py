@@ -1,15 +1,15 @@
-"""Who is connected, and who only keeps a place?  Deadlines and numbers that uvicorn does not have.
+"""Connection limits that uvicorn does not have: deadlines for each phase, and numbers of connections.
 
-    phase of a connection                    ends it
+    phase of a connection                    closed when
     -------------------------------------    --------------------------------------------------------
-    connected, or a request has begun        its head is not whole after 10 s, or bigger than 16 KB
-    a body comes in                          not whole after 30 s, or slower than 1 KB/s
-    an answer goes out                       not a byte is taken for 30 s
-    between two requests                     75 s (uvicorn's own timer)
-    told to end                              still there after 5 s
+    connected, or a request has begun        its head is not complete after 10 s, or larger than 16 KB
+    a body is received                       not complete after 30 s, or slower than 1 KB/s
+    an answer is sent                        no byte is accepted for 30 s
+    between two requests                     75 s idle (uvicorn's own timer)
+    closing                                  still open after 5 s
 
-No timer belongs to one connection: while there are any, all are looked at once a second.  When all places are taken,
-the one that has kept silent longest makes room, so that whoever opens a thousand and says nothing shuts nobody out.
+There is one timer for all connections: it checks them once a second while there are any.  At the limit the connection
+that has been idle longest is closed, so that a thousand idle connections lock no client out.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pollux.server.roles import Identity
 
 END_S = 5.0
 TELL_S = 60.0
-PIECE_BYTES = 65_536  # so much does not wait for more
+PIECE_BYTES = 65_536  # written at once
 CURES = {
-    408: "send a request at once, and whole",
-    431: "leave some out",
-    503: "close those that are not needed; `server.connections` says how many there may be",
+    408: "send the whole request without pauses",
+    431: "send fewer or shorter headers",
+    503: "close unused connections; `server.connections` is the limit",
 }
 
 log = logging.getLogger("pollux")
@@ -43,7 +43,7 @@ class Connections:
     ) -> None:
         self.limits = limits
         self.is_unbounded, self.peer_of = is_unbounded, peer_of
-        self.refused = 0  # or ended by a limit
+        self.refused = 0  # or closed by a limit
         self._all: dict[Bounded, None] = {}  # the oldest first
         self._by_address: dict[str, int] = {}
         self._look: asyncio.TimerHandle | None = None
@@ -53,7 +53,7 @@ class Connections:
         return len(self._all)
 
     def enter(self, connection: Bounded) -> bool:
-        """Give it a place, if there is one or one can be made."""
+        """Register it; false if a limit is reached and no idle connection can be closed."""
         address = connection.address
         if address and self._by_address.get(address, 0) >= self.limits.per_address:
             self.refused += 1
@@ -98,13 +98,13 @@ class Connections:
         self._look = loop.call_later(self.limits.look_s, self._look_at_all, loop) if self._all else None
 
     def _tell(self, now: float) -> None:
-        """That limits are at work, at most once a minute: whoever is behind it must not fill the log as well."""
+        """Log that limits are applied, at most once a minute, so that a client cannot fill the log."""
         if self.refused > self._told and now >= self._tell_at:
             log.warning("the API refused or ended %d connections: slow, silent or too many", self.refused - self._told)
             self._told, self._tell_at = self.refused, now + TELL_S
 
     def end_streams(self) -> None:
-        """Answers that would go on for ever end here."""
+        """Close connections whose answer has begun: event streams would never end."""
         for connection in list(self._all):
             if not connection.is_silent() and connection.cycle.response_started:
                 connection.transport.close()
@@ -116,9 +116,9 @@ class Connections:
 
 
 class Joined:
-    """A connection on which what is written in one round of the loop leaves in one piece, head and body of an answer.
+    """A transport that sends all writes of one loop iteration (head and body of an answer) in one piece.
 
-    Each piece is a call of the system, and wakes whoever waits for the answer.
+    Each piece is a system call and wakes the client.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -153,7 +153,7 @@ class Joined:
 
 
 class Bounded(asyncio.Protocol):
-    """What a protocol of uvicorn (httptools or h11) does besides: it keeps to the limits."""
+    """Mixin for a protocol of uvicorn (httptools or h11) that enforces the limits."""
 
     book: Connections
     loop: asyncio.AbstractEventLoop  # uvicorn's, as all up to `cycle`
@@ -199,7 +199,7 @@ class Bounded(asyncio.Protocol):
         elif was_waiting:
             self.head_bytes += len(data)
             if self.head_bytes > self.book.limits.head_bytes:
-                self.end(431, "the headers are too big")
+                self.end(431, "request headers too large")
         else:
             self.body_bytes += len(data)
 
@@ -208,33 +208,33 @@ class Bounded(asyncio.Protocol):
         super().resume_writing()
 
     def is_silent(self) -> bool:
-        """Does nobody wait for an answer on it?"""
+        """Is no request in progress?"""
         return self.cycle is None or bool(self.cycle.response_complete)
 
     def overdue(self, now: float) -> str:
-        """What took it too long, if anything did."""
+        """The title of the deadline that it missed, or nothing."""
         if self.ending is not None or self.transport.is_closing():
             self.ending = now if self.ending is None else self.ending
-            return "the connection did not end" if now - self.ending > END_S else ""
+            return "connection close timeout" if now - self.ending > END_S else ""
         if self.transport.get_write_buffer_size() == 0:
             self.stalled = None
         elif self.stalled is None:
             self.stalled = now
         elif now - self.stalled > self.book.limits.stalled_s:
-            return "the answer was not read"
+            return "response read timeout"
         return self._overdue_request(now - self.begun)
 
     def _overdue_request(self, took: float) -> str:
         if self.is_silent():
-            is_due = self.cycle is None or self.head_bytes  # else it rests between two requests
-            return "no request came in time" if is_due and took > self.book.limits.head_s else ""
+            is_due = self.cycle is None or self.head_bytes  # else it is idle between two requests
+            return "request timeout" if is_due and took > self.book.limits.head_s else ""
         if not self.cycle.more_body or self.flow.read_paused:
             return ""
         is_slow = took > self.book.limits.body_begin_s and self.body_bytes < took * self.book.limits.body_rate
-        return "the body did not come in time" if is_slow or took > self.book.limits.body_s else ""
+        return "request body timeout" if is_slow or took > self.book.limits.body_s else ""
 
     def end(self, status: int, words: str) -> None:
-        """Say why, if anybody can hear it, and hang up."""
+        """Send a problem document, if no answer is in progress, and close."""
         is_answered = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if self.ending is not None or is_answered or self.transport.get_write_buffer_size():
             self.transport.abort()
@@ -245,7 +245,7 @@ class Bounded(asyncio.Protocol):
 
 
 def bounded(protocol: type[asyncio.Protocol], book: Connections) -> Any:
-    """That protocol, with the limits of the book."""
+    """A subclass of that protocol with the limits of `book`."""
     return type(f"Bounded{protocol.__name__}", (Bounded, protocol), {"book": book})
 
 

@@ -1,6 +1,6 @@
-"""How is a long answer made while others wait?  A piece at a time: between two of them the loop goes its round.
+"""Cooperative iteration: long loops yield to the event loop every few items.
 
-The engine lives on the same loop, so whatever takes a handler longer than some milliseconds makes firings late.
+The engine runs on the same loop, so a route that computes for more than some milliseconds delays firings.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
-AT_ONCE = 50  # views of jobs or runs, or bodies that are read: two or three milliseconds
+AT_ONCE = 50  # views of jobs or runs, or parsed bodies: two or three milliseconds
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 async def in_pieces(items: Sequence[S]) -> AsyncIterator[tuple[int, S]]:
-    """The items with their numbers."""
+    """Yield the items with their indexes."""
     for number, item in enumerate(items):
         if number and number % AT_ONCE == 0:
             await asyncio.sleep(0)
@@ -24,7 +24,7 @@ async def in_pieces(items: Sequence[S]) -> AsyncIterator[tuple[int, S]]:
 
 
 async def each_made(make: Callable[[S], T], items: Sequence[S]) -> list[T]:
-    """What is made of each."""
+    """The result of `make` for each item."""
     made: list[T] = []
     for start in range(0, len(items), AT_ONCE):
         if start:

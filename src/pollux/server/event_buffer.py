@@ -1,8 +1,8 @@
-"""What happened here lately?  A ring of this node's events, from which any number of listeners read at their own pace.
+"""Ring buffer of this node's events, read by any number of clients at their own pace.
 
-Nobody's slowness costs memory: a listener only has a place in the ring, and one that falls behind its end is told how
-many events it missed.  What is emitted for every run is only listened to while somebody listens here, and for a while
-after, so that whoever comes back with the id of the last event it saw misses nothing.
+A slow client costs no memory: it has only a position in the ring, and gets the number of events that it missed.  Events
+of single runs are recorded only while a client is connected and two minutes longer, so that a client that reconnects
+with its last event id misses nothing.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class EventBuffer:
     def __init__(self, bus: Events, clock: Clock) -> None:
         self._bus, self._clock = bus, clock
         self._kept: deque[BufferedEvent] = deque(maxlen=KEPT_MAX)
-        self._leave: list[Callable[[], None]] = []  # of the events of runs
+        self._leave: list[Callable[[], None]] = []  # unsubscribe from the events of runs
         self._waiting: set[asyncio.Event] = set()
         self._ending: asyncio.TimerHandle | None = None
         self.last = 0
-        self.runs_since = 0  # the events of runs are whole from the event after this number on
+        self.runs_since = 0  # events of runs are complete after this number
         self.listeners = 0
         self.is_closed = False
         for word, kind in KINDS.items():
@@ -67,7 +67,7 @@ class EventBuffer:
         return self._kept[0].number if self._kept else self.last + 1
 
     def join(self) -> None:
-        """Somebody listens from now on."""
+        """Count one more client, and record the events of runs."""
         self.listeners += 1
         if self._ending is not None:
             self._ending.cancel()
@@ -103,7 +103,7 @@ class EventBuffer:
         return [kept[place] for place in range(skip, min(len(kept), skip + limit))]
 
     async def wait(self, number: int, seconds: float) -> None:
-        """Until there is something after that number, or the time is over."""
+        """Wait until there is an event after that number, or the time is over."""
         if self.last > number or self.is_closed:
             return
         bell = asyncio.Event()
@@ -132,7 +132,7 @@ def job_of(event: Event) -> str:
 
 
 def plain(event: Event) -> dict[str, Any]:
-    """The fields of an event as they may be shown."""
+    """The fields of an event, without secrets."""
     return {name: _shown(getattr(event, name)) for name in event.__struct_fields__}
 
 

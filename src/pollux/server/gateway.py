@@ -1,8 +1,8 @@
-"""May this request come in, and as whom?  One ASGI layer in front of every route; the routes name the role they need.
+"""ASGI gateway in front of every route: authentication, limits and security headers.
 
-request ─▶ Door: host, page, size, token, rate, room, turn ─▶ scope["state"]["identity"] ─▶ route: role ─▶ verbs
+request ─▶ Gateway: size, host, site, load, token, rate, admission ─▶ scope["state"]["identity"] ─▶ route: role ─▶ verbs
 
-Every answer leaves by the door as well, with the headers that keep a browser from making more of it than it is.
+Every response passes through it too, and gets the headers that restrict what a browser may do with it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ from pollux.server.roles import Identity
 from pollux.server.tokens import TokenCheck
 
 LIVE = "/live"
-OPEN = frozenset({LIVE, "/ready"}) | OPEN_PAGES  # what a probe may ask without a token, and a page that says nothing
-CURE = (
-    "`pollux token --curl` writes a .curlrc, with which curl sends one; programs send it as a Bearer of Authorization"
-)
+OPEN = frozenset({LIVE, "/ready"}) | OPEN_PAGES  # without a token: probes, and pages that describe the API
+CURE = "send a token as a Bearer in the header Authorization; for curl, `pollux token --curl` writes it into a .curlrc"
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -46,6 +44,8 @@ class GatewayOptions(TypedDict, total=False):
 
 
 class Gateway:
+    """The gateway of one API."""
+
     def __init__(
         self,
         inside: ASGIApp,
@@ -61,12 +61,12 @@ class Gateway:
         self._rates = Rates(self._limits.rate, self._limits.burst) if self._limits.rate else None
         rate = self._limits.anonymous_rate
         self._anonymous, self._failures = Rates(rate, 2 * rate), Failures(self._limits.failures_rate)
-        self._turnstile = AdmissionQueue(is_pressed=is_pressed)
+        self._admission = AdmissionQueue(is_pressed=is_pressed)
         self.at_work = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise AssertionError(f"nobody speaks {scope['type']} here")  # uvicorn is told so
+            raise AssertionError(f"unexpected scope {scope['type']}")  # uvicorn runs with ws and lifespan off
         head = RequestHead(scope)
         body = RequestBody(receive, head, self._limits.body_bytes)
         leaving = ResponseSender(send, body, HEADERS)
@@ -74,35 +74,35 @@ class Gateway:
             await self._admit(scope, head, body)
         except Problem as problem:
             self._refusals.take(problem.status, scope, has_token=bool(head.token) or problem.status != 401)
-            await leaving.refuse(problem, scope, _told(problem))
+            await leaving.refuse(problem, scope, _headers_of(problem))
             return
         self.at_work += 1
         try:
             if scope["path"] != LIVE:
-                await self._turnstile.enter()
+                await self._admission.enter()
             await self.inside(scope, body.receive, leaving.send)
         except (BodyTooLarge, ClientDisconnect):
-            pass  # said below; or there is nobody to say it to
+            pass  # answered below; or the client has disconnected
         finally:
             self.at_work -= 1
-        if leaving.status == 403:  # by the route: the role is not enough
+        if leaving.status == 403:  # by the route: the role is too low
             self._refusals.take(403, scope)
         if body.is_too_big and not leaving.has_begun:
             await leaving.refuse(BodyTooLarge(body.limit), scope, {})
 
     async def _admit(self, scope: Scope, head: RequestHead, body: RequestBody) -> None:
-        """Let it in as somebody, or raise the `Problem`."""
+        """Authenticate the request and set its identity, or raise a `Problem`."""
         self._check_shape(head)
         state = scope.setdefault("state", {})
-        peer: Identity | None = state.get("peer")  # of the unix socket: the machine itself says who it is
+        peer: Identity | None = state.get("peer")  # of the unix socket, by the credentials of the operating system
         if peer is None:
             self._believe_proxy(scope, head)
-            self._check_place(scope, head)
+            self._check_origin(scope, head)
         if scope["path"] == LIVE:
             return
         if self.at_work >= self._limits.at_work:
             raise Problem(
-                503, "too much at once", f"{self.at_work} requests are at work", cure="try again", retry_after_s=1
+                503, "server busy", f"{self.at_work} requests are in progress", cure="try again", retry_after_s=1
             )
         address = address_key(scope["client"][0]) if scope.get("client") else ""
         if scope["path"] in OPEN:
@@ -114,11 +114,12 @@ class Gateway:
 
     def _check_shape(self, head: RequestHead) -> None:
         if head.is_ambiguous:
-            cure = "say the host, the token and the length once each"
-            raise Problem(400, "the request is ambiguous", "a host, a token or a length is said twice", cure=cure)
+            cure = "send each of these headers once, and only one of the two lengths"
+            what = "Host, Authorization or Content-Length is repeated, or Transfer-Encoding contradicts Content-Length"
+            raise Problem(400, "ambiguous request", what, cure=cure)
         if head.size > self._limits.head_bytes:
-            most = f"at most {self._limits.head_bytes} bytes of address and headers are read"
-            raise Problem(431, "the headers are too big", most, cure="leave some out")
+            most = f"request line and headers may have at most {self._limits.head_bytes} bytes"
+            raise Problem(431, "request headers too large", most, cure="send fewer or shorter headers")
 
     def _believe_proxy(self, scope: Scope, head: RequestHead) -> None:
         client = scope.get("client")
@@ -131,18 +132,19 @@ class Gateway:
         if head[b"x-forwarded-host"]:
             head.values[b"host"] = head[b"x-forwarded-host"].rpartition(",")[2].strip()
 
-    def _check_place(self, scope: Scope, head: RequestHead) -> None:
+    def _check_origin(self, scope: Scope, head: RequestHead) -> None:
         host, server = head[b"host"], scope.get("server")
         if not self._hosts.knows(host, server[0] if server else ""):
             raise Problem(
                 421,
-                "nobody of that name is here",
+                "unknown host",
                 f"the request is for {host[:100]!r}" if host else "the request names no host",
-                cure="call it localhost or 127.0.0.1, or list its name in server.hosts",
+                cure="use localhost or 127.0.0.1, or add the name to server.hosts",
             )
         if is_foreign_page(scope["method"], host, site=head[b"sec-fetch-site"], origin=head[b"origin"]):
-            cure = "ask from /api/v2/docs, or with a program"
-            raise Problem(403, "a page of another site sent this", "only our own pages may change anything", cure=cure)
+            cure = "send it from /api/v2/docs, or from a program"
+            what = "only pages of this server may send requests that change something"
+            raise Problem(403, "cross-site request refused", what, cure=cure)
 
     async def _identify(self, token: str, address: str) -> Identity:
         try:
@@ -152,20 +154,18 @@ class Gateway:
         now = self._clock()
         if identity is None:
             self._spare((self._failures if token else self._anonymous).wait_s(address, now))
-            raise Problem(401, "who are you?", "no valid token came with the request", cure=CURE)
+            raise Problem(401, "authentication required", "the request has no valid token", cure=CURE)
         if self._rates is not None and identity.budget:
             self._spare(self._rates.wait_s(identity.budget, now))
         return identity
 
     def _spare(self, wait_s: float) -> None:
         if wait_s > 0:
-            cure = f"wait {ceil(wait_s)} s; `server.rate` says how many a token may send"
-            raise Problem(
-                429, "too many requests", "you send more than your share", cure=cure, retry_after_s=ceil(wait_s)
-            )
+            cure = f"wait {ceil(wait_s)} s; `server.rate` is the limit of each token"
+            raise Problem(429, "too many requests", "the rate limit is exceeded", cure=cure, retry_after_s=ceil(wait_s))
 
 
-def _told(problem: Problem) -> dict[str, str]:
+def _headers_of(problem: Problem) -> dict[str, str]:
     match problem.status:
         case 401:
             return {"WWW-Authenticate": "Bearer"}

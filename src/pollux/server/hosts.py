@@ -1,5 +1,7 @@
-"""Under which name was it called, and by whom?  A name that is not ours is a page of somebody else's that a browser
-was lured to (DNS rebinding); a proxy is believed what it forwards only if it was named.
+"""Host names, trusted proxies and the origin of browser requests.
+
+A request for an unknown host name may come from a foreign page (DNS rebinding); forwarded headers count only if they
+come from a configured proxy.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ Network = IPv4Network | IPv6Network
 
 
 def is_loopback(host: str) -> bool:
-    """Can nobody but this machine reach it?"""
+    """Is it reachable from this machine only?"""
     if host.lower() == "localhost":
         return True
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return False  # a name: whoever resolves it decides
+        return False  # a name may resolve to anything
 
 
 def refuse_in_the_clear(host: str, *, has_tls: bool, behind_proxy: bool) -> None:
-    """Nothing but this machine is reached without encryption, unless somebody says that a proxy sees to it."""
+    """Raise unless the API is encrypted, bound to loopback, or behind a proxy that encrypts."""
     if is_loopback(host) or has_tls or behind_proxy:
         return
     raise InvalidInput(
@@ -39,20 +41,20 @@ def refuse_in_the_clear(host: str, *, has_tls: bool, behind_proxy: bool) -> None
 
 
 class Hosts:
-    """The names by which this server may be called."""
+    """The host names that this server accepts."""
 
     def __init__(self, bound: str, names: Iterable[str] = ()) -> None:
         self._is_any = bound in ANY
         self._names = LOCAL | {_bare(name) for name in names} | (set() if self._is_any else {_bare(bound)})
 
     def knows(self, host: str, came_in_on: str) -> bool:
-        """`came_in_on`: the address that was connected to; an address cannot be made to point elsewhere by anybody."""
+        """`came_in_on`: the local address of the connection; unlike a name, an address cannot be forged."""
         name = _bare(host_of(host))
         return name in self._names or (self._is_any and name == came_in_on.lower())
 
 
 class Proxies:
-    """Whose forwarded headers are believed."""
+    """Networks of proxies whose forwarded headers are trusted."""
 
     def __init__(self, networks: Iterable[str]) -> None:
         self._networks: tuple[Network, ...] = tuple(ip_network(text) for text in networks)
@@ -65,7 +67,7 @@ class Proxies:
         return any(found.version == network.version and found in network for network in self._networks)
 
     def client_of(self, address: str, forwarded_for: str) -> str:
-        """The nearest of the forwarded addresses that is no proxy of ours; what stands before it anybody may write."""
+        """The last forwarded address that is not a trusted proxy; the ones before it can be forged."""
         for each in reversed([part.strip() for part in forwarded_for.split(",")]):
             if not _is_address(each):
                 return address
@@ -83,14 +85,14 @@ def host_of(authority: str) -> str:
 
 
 def is_foreign_page(method: str, host: str, *, site: str, origin: str) -> bool:
-    """Did a browser send it for a page that is not ours?  By fetch metadata, else by where the page came from."""
+    """Did a page of another origin send it?  Decided by fetch metadata, otherwise by `Origin`."""
     if method in SAFE:
         return False
     if site:
         return site not in {"same-origin", "none"}
     if origin:
         return _authority(origin) != host.lower()
-    return False  # no browser of the last years
+    return False  # not a browser: current ones send at least one of them
 
 
 def _authority(origin: str) -> str:

@@ -1,12 +1,12 @@
-"""Was this asked before?  A request with the same idempotency key is answered the same way, and done once.
+"""Idempotency keys: a repeated request gets the first answer and is executed once.
 
-    note `once:<digest>`   {"digest": of the body, "until_ms": while somebody works on it}
-                           {"digest": ..., "status": 201, "parts": 2, ...} once it is answered
+    note `once:<digest>`   {"digest": of the body, "until_ms": while a request is in progress}
+                           {"digest": ..., "status": 201, "parts": 2, ...} after it was answered
     note `once:<digest>#1` a part of the answer
 
-The note is taken by compare-and-set, so of two racing requests, on whatever nodes, one works and the other waits for
-the answer.  If the worker dies, the next one takes over after a while; all ids that are made come from the key, so what
-was done already is not done again.  Answers are kept for a day.
+The note is written by compare-and-set, so of two concurrent requests, on any nodes, one is executed and the other waits
+for its answer.  If its node dies, the next request takes over after `WORK_MS`; all generated ids are derived from the
+key, so nothing is done twice.  Answers are stored for a day.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEY_HEADER = "Idempotency-Key"
 REPLAYED = "Idempotent-Replayed"
 KEY_CHARS_MAX = 128
 KEEP_MS = DAY_MS
-WORK_MS = 60 * SECOND_MS  # a worker that says nothing for so long is dead: every store call of its has ended
+WORK_MS = 60 * SECOND_MS  # longer than any store call: the node that had the request is dead
 WAIT_MS = 10 * SECOND_MS  # how long the second of two waits for the first
 LOOK_MS = 100
 PART_CHARS = 15_000  # at most 60 kB in UTF-8; a note holds 64
@@ -38,7 +38,7 @@ Call = Callable[[str], Awaitable[Response]]
 
 
 async def answered_once(app: Pollux, scope: str, key: str, body: bytes, call: Call) -> Response:
-    """The answer of `call`, or the one it gave before; `scope` is who asks for what."""
+    """The answer of `call`, or the stored one; `scope` is caller, method and path."""
     _check(key)
     name = PREFIX + _digest(f"{scope} {key}".encode())
     digest = _digest(body)
@@ -48,7 +48,7 @@ async def answered_once(app: Pollux, scope: str, key: str, body: bytes, call: Ca
         note = next((each for each in notes if each.key == name), None)
         if note is not None and note.value["digest"] != digest:
             cure = "use a new key for a new request, the same body for the same key"
-            raise Problem(422, "this key was used for another request", cure=cure)
+            raise Problem(422, "idempotency key reused", "it was sent with another body before", cure=cure)
         if note is not None and "status" in note.value:
             return _replayed(note, notes)
         now_ms = await app.store_now()
@@ -57,14 +57,16 @@ async def answered_once(app: Pollux, scope: str, key: str, body: bytes, call: Ca
             if await app.keep({name: mark}, revision=0 if note is None else note.revision, keep_ms=KEEP_MS):
                 return await _worked(app, name, digest, call)
         elif waited_ms >= WAIT_MS:
-            cure = "ask again with the same key in some seconds"
-            raise Problem(409, "the first request with this key is still at work", cure=cure)
+            cure = "repeat the request with the same key in some seconds"
+            raise Problem(
+                409, "request in progress", "the first request with this idempotency key is not finished", cure=cure
+            )
         await asyncio.sleep(LOOK_MS / SECOND_MS)
         waited_ms += LOOK_MS
 
 
 async def _worked(app: Pollux, name: str, digest: str, call: Call) -> Response:
-    """Do it.  A refusal that may pass (or nobody's answer at all) leaves the key free for the next try."""
+    """Call and store the answer.  An exception (a refusal that may pass) releases the key for the next attempt."""
     try:
         response = await call(name.removeprefix(PREFIX))
     except BaseException:
@@ -88,7 +90,12 @@ def _replayed(note: Note, notes: Sequence[Note]) -> Response:
 def _check(key: str) -> None:
     if not (0 < len(key) <= KEY_CHARS_MAX and key.isascii() and key.isprintable()):
         cure = f"send 1 to {KEY_CHARS_MAX} printable ASCII characters, a new one for each request"
-        raise Problem(422, f"the header {KEY_HEADER} cannot be used", cure=cure)
+        raise Problem(
+            422,
+            "invalid idempotency key",
+            f"the header {KEY_HEADER} has characters or a length that are not allowed",
+            cure=cure,
+        )
 
 
 def _digest(data: bytes) -> str:

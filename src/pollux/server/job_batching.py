@@ -1,11 +1,11 @@
-"""How do many cost less who add one job each?  Whoever comes while others do goes with them in one write.
+"""Batching of single `POST /jobs` requests: concurrent ones share a write.
 
-A write of twenty jobs costs little more than one of a single job: of the store, and of the loops and threads that it
-wakes.  So a write waits for company, but only for as much as it lately had, and for a moment:
+A write of twenty jobs costs little more than one of a single job: in the store, and in the loops and threads that it
+wakes.  So a write waits a moment for as many requests as there were lately:
 
-    nobody else was here lately    written at once
-    as many as lately are here     written at once
-    fewer                          they wait a moment; whoever comes meanwhile goes along, then fewer are expected
+    no other request lately     written at once
+    as many as lately waiting   written at once
+    fewer                       they wait a moment for others; then fewer are expected
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pollux.errors import InvalidInput, PolluxError
 from pollux.model import Note
 from pollux.store.contract import JobPut
 
-AT_ONCE = 20  # as many as the audit log tells one by one
-LANES = 2  # while one write is under way, the next one may wait in the store itself
-MOMENT_S = 0.002  # about what a disk takes
-MOMENTS_MAX = 3  # as long as others come in each of them
-LINES_MAX = 1_000  # callers whose company is remembered
+AT_ONCE = 20  # as many as the audit log lists one by one
+LANES = 2  # concurrent writes: while one is in progress, the next one may wait in the store itself
+MOMENT_S = 0.002  # about the time of a disk write
+MOMENTS_MAX = 3  # as long as requests arrive in each of them
+LINES_MAX = 1_000  # remembered queues
 
 
 class BatchedPut(NamedTuple):
-    """What the store said to a job, and what stood still at that time."""
+    """The result of the store for a job, and the pauses at that time."""
 
     written: PutResult | PolluxError
     stops: list[Note]
@@ -39,18 +39,18 @@ class _Waiting(NamedTuple):
 
 
 class _BatchQueue:
-    """Those of one caller for one version."""
+    """The waiting jobs of one caller and version."""
 
     def __init__(self, version: int | None) -> None:
         self.version = version
         self.waiting: list[_Waiting] = []
         self.under_way: set[asyncio.Future[None]] = set()
-        self.called = 0  # writes that are about to take along who waits
-        self.inside = 0  # those who wait, and those who are being written
-        self.expected = 1  # so many were inside together
-        self.moment: asyncio.TimerHandle | None = None  # while they wait for company
-        self.moments = 0  # that they have waited
-        self.came = 0  # how many waited when the latest moment began
+        self.called = 0  # writes that have begun and not yet taken their batch
+        self.inside = 0  # waiting or being written
+        self.expected = 1  # the largest recent `inside`
+        self.moment: asyncio.TimerHandle | None = None  # while the batch collects
+        self.moments = 0  # delays so far
+        self.came = 0  # size of `waiting` when the last delay began
 
     @property
     def is_empty(self) -> bool:
@@ -72,13 +72,13 @@ class _BatchQueue:
 
 
 class JobBatcher:
-    """Jobs that are added one by one."""
+    """Batches single `POST /jobs` requests into common writes."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[str, int | None], _BatchQueue] = {}
 
     async def add(self, verbs: Pollux, caller: str, put: JobPut, version: int | None) -> BatchedPut:
-        """Add one; it is written together with others of this caller, if there are others."""
+        """Add one job, in one write with concurrent ones of the same caller."""
         line = self._line(caller, version)
         answer = line.enter(put)
         self._look(verbs, line)
@@ -93,7 +93,7 @@ class JobBatcher:
         return line
 
     def _look(self, verbs: Pollux, line: _BatchQueue) -> None:
-        """Write now, or wait for company: first for those who are being written, for they mostly come again."""
+        """Write now, or let the batch collect: first until the current write ends, as its callers mostly send again."""
         here = len(line.waiting) - AT_ONCE * line.called
         if here <= 0 or len(line.under_way) >= LANES:
             return
@@ -107,7 +107,7 @@ class JobBatcher:
         line.moment = asyncio.get_running_loop().call_later(MOMENT_S, self._waited, verbs, line)
 
     def _waited(self, verbs: Pollux, line: _BatchQueue) -> None:
-        """A moment is over: another one if somebody came in it; else fewer are expected, but not at once so few."""
+        """After a delay: another one if the batch grew; otherwise write, and expect fewer next time."""
         if len(line.waiting) > line.came and line.moments < MOMENTS_MAX:
             self._wait(verbs, line)
         else:
@@ -115,7 +115,7 @@ class JobBatcher:
             self._go_on(verbs, line)
 
     def _go_on(self, verbs: Pollux, line: _BatchQueue) -> None:
-        """One more write; it takes along all who come in the same round of the loop."""
+        """Begin one more write; it includes all that arrive in the same iteration of the loop."""
         if line.moment is not None:
             line.moment.cancel()
         line.moment, line.moments, line.called = None, 0, line.called + 1
@@ -137,18 +137,18 @@ class JobBatcher:
             line.inside -= len(batch)
 
     async def _write(self, verbs: Pollux, batch: list[_Waiting], version: int | None) -> None:
-        """Answer all of them, whatever happens."""
+        """Write the batch and answer every request of it in any case."""
         try:
             puts = [each.put for each in batch]
             written, stops = await asyncio.gather(verbs.put_each(puts, version=version), verbs.stops())
-        except InvalidInput as error:  # of one of them: each for itself, then
+        except InvalidInput as error:  # of one of them: write each by itself
             if len(batch) == 1:
                 _fail(batch, error)
             try:
                 for each in batch if len(batch) > 1 else ():
                     await self._write(verbs, [each], version)
             finally:
-                _fail(batch, asyncio.CancelledError())  # whom nobody came to
+                _fail(batch, asyncio.CancelledError())  # the ones not reached
         except BaseException as error:
             _fail(batch, error if isinstance(error, Exception) else asyncio.CancelledError())
             if not isinstance(error, Exception):

@@ -1,7 +1,8 @@
-"""How much is too much?  Every limit of the API, with its figure, and who has used up how much of it.
+"""Limits of the API: rates, sizes and times, and the counting and logging of refused requests.
 
-Memory is bounded as well: of those who come often the latest are remembered, and nobody gains by being forgotten but
-what a moment of patience would have given.
+Memory is bounded: only the latest clients are remembered, and a forgotten one gains no more than a short wait would
+have given.  Every refusal is counted; wrong tokens and too low roles are logged, the same client once a minute and ten
+lines a minute in all, so that a stranger cannot fill the log.  None is in the audit log, which records changes.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ BATCH_BODY_MAX = 10_000_000
 
 
 class ApiLimits(Struct, frozen=True, kw_only=True):
-    """What one client, and all of them together, may take."""
+    """Limits of one client, and of all together."""
 
-    rate: float = 50.0  # requests a second of one token; 0: any number
+    rate: float = 50.0  # requests a second of one token; 0: unlimited
     burst: float = 100.0
     anonymous_rate: float = 10.0  # requests a second without a good token, of one address; twice as many at once
     failures_rate: float = FAILURES_RATE
@@ -43,22 +44,22 @@ class ApiLimits(Struct, frozen=True, kw_only=True):
     body_rate: float = 1_024.0  # bytes a second at least,
     body_begin_s: float = 5.0  # after this long
     keep_alive_s: float = 75.0
-    stalled_s: float = 30.0  # a client that does not read what it asked for
-    listen_s: float = 3_600.0  # to events; who still wants to hear comes again, with a token that is still good
-    look_s: float = 1.0  # how often connections are looked at, while there are any
+    stalled_s: float = 30.0  # a client that does not read its answer
+    listen_s: float = 3_600.0  # of an event stream; a client reconnects with a token that is still valid
+    look_s: float = 1.0  # between two checks of all connections
 
 
 class Rates:
-    """So many a second, and some more at once; each key by itself."""
+    """Rate limiter with a burst, for each key."""
 
     def __init__(self, rate: float, burst: float, *, keys_max: int = KEYS_MAX) -> None:
         self._every = 1.0 / rate
         self._depth = burst * self._every
         self._keys_max = keys_max
-        self._full_at: dict[str, float] = {}  # when all of its burst is there again; the latest used stands last
+        self._full_at: dict[str, float] = {}  # when its full burst is available again; the last used key is last
 
     def wait_s(self, key: str, now: float) -> float:
-        """0: go on, and it is counted; else how long to wait for the next."""
+        """0 and the request is counted, or how long to wait."""
         full_at = max(self._full_at.pop(key, now), now) + self._every
         over = full_at - now - self._depth
         self._full_at[key] = full_at - self._every if over > 1e-9 else full_at
@@ -77,7 +78,7 @@ class Penalty(Struct):
 
 
 class Failures:
-    """Wrong tokens: a few a second are answered, then the address waits, twice as long each time."""
+    """Rate limiter of wrong tokens: a few a second, then a penalty for the address that doubles each time."""
 
     def __init__(self, rate: float = FAILURES_RATE, *, keys_max: int = KEYS_MAX) -> None:
         self._rates = Rates(rate, rate, keys_max=keys_max)
@@ -85,7 +86,7 @@ class Failures:
         self._penalties: dict[str, Penalty] = {}
 
     def wait_s(self, key: str, now: float) -> float:
-        """0: one more was tried, and may be told so; else how long that address has to wait."""
+        """0 and the failure is counted, or how long the address has to wait."""
         penalty = self._penalties.pop(key, None) or Penalty()
         if now - penalty.last > FORGIVEN_S:
             penalty = Penalty()
@@ -103,7 +104,7 @@ class Failures:
 
 
 def address_key(address: str) -> str:
-    """Whom an address belongs to: of IPv6 a whole /64 is one customer's."""
+    """The key of an address for rate limits: an IPv6 customer has a whole /64."""
     if ":" not in address:
         return address
     try:
@@ -121,7 +122,7 @@ PATH_CHARS_MAX = 200
 
 
 class Refusals:
-    """Of one door.  `counts`, by status, are read by the metrics."""
+    """Refused requests of one gateway.  `counts`, by status, are read by the metrics."""
 
     def __init__(self, counts: MutableMapping[int, int], events: Events, clock: Callable[[], float]) -> None:
         self.counts, self._events, self._clock = counts, events, clock
@@ -129,7 +130,7 @@ class Refusals:
         self._untold = 0
 
     def take(self, status: int, scope: Scope, *, has_token: bool = True) -> None:
-        """One more; `has_token` false: nobody claimed to be anybody, which is no attempt at anything."""
+        """Count one.  Without a token it is not logged: it is no attempt at guessing one."""
         if status not in COUNTED:
             return
         self.counts[status] = self.counts.get(status, 0) + 1
@@ -151,7 +152,7 @@ class Refusals:
 
 def _why(status: int, identity: Identity | None, scope: Scope) -> str:
     if status == 401:
-        return "the token is not good"  # and no word of what was asked for: a token may stand in it
+        return "the token is not good"  # without the path: it may contain a token
     if identity is None:
         return "a page of another site sent it"
     return f"{scope['method']} {safe(scope['path'], PATH_CHARS_MAX)} is not for the role {identity.role.word}"

@@ -1,4 +1,4 @@
-"""Where does the API listen, and whom does it trust?  What a configuration says of it."""
+"""Options of the API server, from the configuration: addresses, TLS, proxies, first token, socket."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ PORT = 8060
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
     host: str = "localhost"  # 127.0.0.1 and ::1
-    has_port: bool = True  # else it answers on the socket alone, and loads the framework when somebody asks
-    port: int = PORT  # 0: any that is free
-    is_port_given: bool = False  # a port that was asked for must be had; another one may be taken by a neighbour
-    hosts: tuple[str, ...] = ()  # names besides
+    has_port: bool = True  # else it answers on the socket alone, and loads the framework with the first request
+    port: int = PORT  # 0: any free one
+    is_port_given: bool = False  # a configured port must be free; the default one may be in use
+    hosts: tuple[str, ...] = ()  # additional names
     tls: tuple[Path, Path] | None = None  # certificate, key
-    proxies: tuple[str, ...] | None = None  # networks whose forwarded headers are believed; None: there is no proxy
-    token: str = ""  # one that is good besides those in the store
-    token_file: Path | None = None  # for the first token; None: none is made
+    proxies: tuple[str, ...] | None = None  # networks whose forwarded headers are trusted; None: no proxy
+    token: str = ""  # valid in addition to those in the store
+    token_file: Path | None = None  # for the first token; None: none is created
     socket: Path | None = None
     is_socket_given: bool = False
     limits: ApiLimits = ApiLimits()
 
 
 def server_options(config: Config, *, plans: bool, store_url: str = "") -> ServerOptions | None:
-    """None: no API.  A node that only runs has one if its port is named.
+    """The options, or None for no API.  A node that only runs has one if its port is configured.
 
-    A file is shared: the port that it names is that of the one who plans, and may be taken where others only run.
+    A file is shared by nodes: its port belongs to the node that plans, and may be in use where others only run.
     """
     is_port_given = config.is_given("server.port")
     is_in_file = ":" in config.origins.get("server.port", "")
@@ -65,10 +65,10 @@ def server_options(config: Config, *, plans: bool, store_url: str = "") -> Serve
 
 
 def nearby_options(store_url: str, environ: Mapping[str, str]) -> ServerOptions | None:
-    """For a program that runs an app: a socket for commands on this machine, and no port.
+    """Options of a program that runs an app: a socket for commands on this machine, and no port.
 
-    POLLUX_SERVER=false turns it off, POLLUX_SERVER_SOCKET names it.  A memory store cannot be told from another one by
-    its URL: the socket of such a node has a name of its own.
+    POLLUX_SERVER=false turns it off, POLLUX_SERVER_SOCKET names it.  All memory stores have the same URL, so the socket
+    of such a node is named after its process.
     """
     said = {name: value for name, value in environ.items() if name in ("POLLUX_SERVER", "POLLUX_SERVER_SOCKET")}
     config = load_config(None, environ=said, arguments={}, with_jobs=False)
@@ -85,7 +85,7 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def _tls(config: Config) -> tuple[Path, Path] | None:
-    """Relative to the file that names them; refused here if they cannot be used, before anybody starts."""
+    """Paths relative to the config file; invalid files are refused here, before the start."""
     if not config.server_tls:
         return None
     origin = config.origins.get("server.tls", "")
@@ -104,8 +104,8 @@ def _token(config: Config) -> str:
     is_in_file = ":" in config.origins.get("server.token", "")
     if config.server_token and is_in_file and "server.token" not in config.written:
         raise InvalidInput(
-            "the token stands in the file itself",
+            "the token is in the config file itself",
             where=f"{config.origins['server.token']}: server.token",
-            cure="keep it elsewhere and name it: ${file:/run/secrets/pollux-token} or ${env:POLLUX_ADMIN_TOKEN}",
+            cure="refer to it: ${file:/run/secrets/pollux-token} or ${env:POLLUX_ADMIN_TOKEN}",
         )
     return config.server_token

@@ -1,4 +1,4 @@
-"""What is said when it cannot be done?  Every error as problem+json, with a cure where there is one."""
+"""Errors as `application/problem+json` (RFC 9457), each with a cure where one is known."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from pollux.secrets import at_place, hide
 from pollux.units import printable
 
 KIND = "application/problem+json"
-LINE_END = b"\n"  # of every document, for those who read it at a terminal
-PROBLEMS_MAX = 100  # of one body that are told
+LINE_END = b"\n"  # ends every document, for readers at a terminal
+PROBLEMS_MAX = 100  # listed for one body
 log = logging.getLogger("pollux")
 _AGAIN = "try again in a moment, with the same idempotency key if it has one"
-_ANEW = "ask a node of the release that wrote it; if there is none put it anew, or delete it (a run: cancel or drop it)"
-_STATUS: tuple[tuple[type[PolluxError], int, str, str], ...] = (  # the first that fits; the cure if none is told
-    (InvalidInput, 422, "the request cannot be used", "mend what `problems` names"),
-    (NotFound, 404, "there is no such thing", "the list of them has those that are there"),
-    (Conflict, 409, "it is not as you believed", "look at it as it is now, then decide"),
-    (StoreMoved, 409, "nobody works on this store", "`pollux doctor` on the node says why"),
-    (Illegible, 409, "this node cannot read it", _ANEW),  # and will not: nobody is told to try again
-    (StoreFull, 429, "there is no room", "wait until some of it is worked off, or add workers"),
-    (StoreAway, 503, "the store cannot be reached", _AGAIN),
-    (StoreBusy, 503, "the store is busy", _AGAIN),
-    (StoreTimeout, 503, "the store did not answer in time", _AGAIN),
-    (StoreError, 503, "the store said no", "`pollux doctor` on the node says why"),
-    (PolluxError, 409, "it cannot be done", "the detail says why"),
+_ANEW = "use a node of the release that wrote it; without one, put it again or delete it (a run: cancel or drop it)"
+_STATUS: tuple[tuple[type[PolluxError], int, str, str], ...] = (  # the first match counts; the cure is the default
+    (InvalidInput, 422, "invalid request", "correct the fields that `problems` lists"),
+    (NotFound, 404, "not found", "list the collection to see which ones exist"),
+    (Conflict, 409, "conflict", "read the current state, then repeat the request"),
+    (StoreMoved, 409, "store moved", "run `pollux doctor` on the node"),
+    (Illegible, 409, "record not readable", _ANEW),  # no 503: a retry cannot help
+    (StoreFull, 429, "store full", "wait until the queue is shorter, or add workers"),
+    (StoreAway, 503, "store unavailable", _AGAIN),
+    (StoreBusy, 503, "store busy", _AGAIN),
+    (StoreTimeout, 503, "store timeout", _AGAIN),
+    (StoreError, 503, "store error", "run `pollux doctor` on the node"),
+    (PolluxError, 409, "operation refused", "see the detail"),
 )
 
 
 class FieldProblem(Struct, frozen=True):
-    """One thing that is wrong with a body."""
+    """One problem of a body, query or path."""
 
     where: str
     what: str
@@ -60,7 +60,7 @@ class FieldProblem(Struct, frozen=True):
 
 
 class ProblemDocument(Struct, frozen=True, omit_defaults=True):
-    """Why it was not done (RFC 9457), and what helps."""
+    """A problem document (RFC 9457) with its cure."""
 
     title: str
     status: int
@@ -71,7 +71,7 @@ class ProblemDocument(Struct, frozen=True, omit_defaults=True):
 
 
 class Problem(Exception):
-    """A refusal that knows its status."""
+    """A refusal with its HTTP status."""
 
     def __init__(self, status: int, title: str, detail: str = "", *, cure: str = "", **more: Any) -> None:
         self.status, self.title, self.detail, self.cure, self.more = status, title, detail, cure, more
@@ -91,12 +91,12 @@ class Problem(Exception):
 
 
 def said(text: str) -> str:
-    """As it may be shown: without secrets, and of characters that steer nothing."""
+    """The text without secrets and without control characters."""
     return printable(hide(text))
 
 
 def problem_of(error: PolluxError) -> Problem:
-    """The error in the API's words; all that is wrong with a body at once."""
+    """The `Problem` for an error of ours, with every problem of a body at once."""
     status, title, usual = next(known[1:] for known in _STATUS if isinstance(error, known[0]))
     if isinstance(error, InvalidConfig):
         each = [_one(one) for one in error.problems[:PROBLEMS_MAX]]
@@ -112,7 +112,7 @@ def problem_of(error: PolluxError) -> Problem:
 
 
 def with_places(error: InvalidInput, usual: str) -> InvalidInput:
-    """What is said of the request as a whole is said of the part that it was read from."""
+    """The error with `usual` (`body` or `query`) as the place of each problem that names no field."""
     found = problems_of(error)
     if all(one.where for one in found):
         return error
@@ -125,7 +125,7 @@ def _one(error: InvalidInput) -> dict[str, str]:
 
 
 def refusal_of(error: Exception, request: Request) -> Response:
-    """The answer to whatever was raised.  What nobody expected is in the log under an id, and nowhere else."""
+    """The response for any exception.  Details of an unexpected one are only in the log, under an id."""
     if isinstance(error, Problem):
         return error.response({"Retry-After": "1"} if error.status in {429, 503} else None)
     if isinstance(error, PolluxError):
@@ -133,11 +133,11 @@ def refusal_of(error: Exception, request: Request) -> Response:
         return problem.response({"Retry-After": "1"} if problem.status in {429, 503} else None)
     number = secrets.token_hex(6)
     path = printable(request.url.path)[:200]
-    log.error("request %s %s broke, error %s", request.method, path, number, exc_info=error)
-    cure = f"look for {number} in the log of the node, and tell its makers"
-    return Problem(500, "something broke here", cure=cure, id=number).response()
+    log.error("request %s %s failed, error %s", request.method, path, number, exc_info=error)
+    cure = f"search the log of the node for {number}, and report it"
+    return Problem(500, "internal error", cure=cure, id=number).response()
 
 
 async def answer_problem(request: Request, error: Exception) -> Response:
-    """For what is raised outside of a route."""
+    """The response for an exception raised outside of a route."""
     return refusal_of(error, request)

@@ -1,4 +1,8 @@
-"""What does a request say before its body?  Its headers, read once for all that the door wants to know."""
+"""Request head, request body and response of one request, as the gateway handles them.
+
+The body is counted while it is received.  The rest of an unread one is drained for a moment, so that the answer reaches
+a client that is still sending.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,13 @@ _WANTED = frozenset(
         *(b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"),
     }
 )
-_ONCE = frozenset({b"host", b"authorization", b"content-length"})  # twice: each half of the world reads another one
+_ONCE = frozenset(
+    {b"host", b"authorization", b"content-length"}
+)  # repeated: implementations differ in which one counts
 
 
 class RequestHead:
-    """The headers that matter, and how big all of them are together."""
+    """The headers that the gateway needs, read once, and the size of all."""
 
     __slots__ = ("is_ambiguous", "size", "values")
 
@@ -40,14 +46,14 @@ class RequestHead:
                     text = f"{self.values[name]}, {text}"
                 self.values[name] = text
         if b"transfer-encoding" in self.values and b"content-length" in self.values:
-            self.is_ambiguous = True  # where does it end?
+            self.is_ambiguous = True  # request smuggling: two different ends of the body
 
     def __getitem__(self, name: bytes) -> str:
         return self.values.get(name, "")
 
     @property
     def token(self) -> str:
-        """What came as `Bearer`, or as the password of `Basic`, which is how a .netrc says it; nothing else counts."""
+        """The token, sent as `Bearer` or as the password of `Basic`, as from a .netrc."""
         kind, _, rest = self[b"authorization"].partition(" ")
         match kind.lower():
             case "bearer":
@@ -61,7 +67,7 @@ class RequestHead:
 
     @property
     def body_length(self) -> int | None:
-        """Of the body, if it is known: 0 if there is none, None if it comes in pieces."""
+        """Length of the body: 0 if there is none, None if it is chunked."""
         if b"transfer-encoding" in self.values:
             return None
         length = self[b"content-length"].strip()
@@ -70,26 +76,26 @@ class RequestHead:
 
 LINGER_S = 2.0
 LINGER_BYTES = 4_000_000
-SMALL_BYTES = 65_536  # an unread body of this size is read, and the connection stays
+SMALL_BYTES = 65_536  # an unread body up to this size is read, so that the connection can be reused
 
 
 class BodyTooLarge(Problem):
-    """Raised into whoever reads the body; whatever they make of it, the door answers with this."""
+    """Raised to the reader of the body; the gateway answers with it in any case."""
 
     def __init__(self, limit: int) -> None:
-        cure = "send it in several requests; a batch may be bigger than a single job"
-        super().__init__(413, "the body is too big", f"at most {format_size(limit)} are read here", cure=cure)
+        cure = "split it into several requests; a batch may be larger than a single job"
+        super().__init__(413, "request body too large", f"the limit is {format_size(limit)}", cure=cure)
 
 
 class RequestBody:
-    """The body of one request, on its way in."""
+    """The body of one request, with its limit."""
 
     def __init__(self, receive: Receive, head: RequestHead, limit: int) -> None:
         self._receive, self.limit = receive, limit
         self.length = head.body_length
         self.is_whole = self.length == 0
         self.is_too_big = (self.length or 0) > limit
-        self._waits = "100-continue" in head[b"expect"].lower()  # the client sends nothing before it is asked
+        self._waits = "100-continue" in head[b"expect"].lower()  # the client waits for `100 Continue`
         self._taken = 0
 
     async def receive(self) -> Message:
@@ -106,13 +112,13 @@ class RequestBody:
         return message
 
     async def finish(self) -> bool:
-        """Before an answer begins: is all of it read?  A small rest is, here."""
+        """Before an answer begins: read a small rest, and return whether the body is complete."""
         if not self.is_whole and not self._waits and 0 < (self.length or 0) <= SMALL_BYTES:
             await self._let_run_out(SMALL_BYTES)
         return self.is_whole
 
     async def linger(self) -> None:
-        """After an answer that nobody can read while they are sending: give them a moment to notice."""
+        """After an answer: drain the body for a moment, as a client that is still sending does not read."""
         if not self.is_whole and not self._waits:
             await self._let_run_out(LINGER_BYTES)
 
@@ -128,16 +134,16 @@ class RequestBody:
 
 
 class ResponseSender:
-    """The answer on its way out: with the headers that every answer has, and not before its request was read."""
+    """Sends the answer, with the headers of every answer, after the request was read."""
 
     def __init__(self, send: Send, body: RequestBody, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self._send, self._body, self._headers = send, body, headers
         self.has_begun = False
-        self.status = 0  # once it has begun
+        self.status = 0  # until it has begun
         self._has_to_linger = False
 
     async def send(self, message: Message) -> None:
-        """What a route says; nothing once its request turned out to be too big."""
+        """Send a message of a route; drop it if the request body is too large."""
         if self._body.is_too_big and not self.has_begun:
             return
         if message["type"] == "http.response.start":
@@ -150,7 +156,7 @@ class ResponseSender:
             await self._send(message)
 
     async def refuse(self, problem: Problem, scope: Scope, headers: dict[str, str]) -> None:
-        """Answer in place of a route."""
+        """Send the problem instead of an answer of the route."""
         self._body.is_too_big = False
         await problem.response(headers)(scope, self._body.receive, self.send)
 

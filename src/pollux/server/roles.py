@@ -1,4 +1,4 @@
-"""Who asks, and what may they do?  Three roles, each of which may all that the ones before it may."""
+"""Identity and role of a caller.  Each role includes the rights of the ones before it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from msgspec import Struct
 
 
 class Role(IntEnum):
-    NOBODY = 0  # asks whether it is alive; no token is of this role
-    VIEWER = 1  # looks
+    NOBODY = 0  # probes; no token has this role
+    VIEWER = 1  # reads
     OPERATOR = 2  # runs, pauses, cancels, revives; adds and changes jobs
     ADMIN = 3  # tokens, settings, reload, commands to execute
 
@@ -19,6 +19,6 @@ class Role(IntEnum):
 
 
 class Identity(Struct, frozen=True):
-    name: str  # as it stands in the audit log
+    name: str  # as in the audit log
     role: Role
-    budget: str = ""  # whose requests are counted together; "": they are not counted
+    budget: str = ""  # key of the rate limit; "": unlimited

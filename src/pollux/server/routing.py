@@ -1,16 +1,16 @@
-"""How is a route written?  With the role it needs: there is no other way to add one, so none can be forgotten.
+"""Route definitions.  A route cannot be added without the role that it needs.
 
     routes = Routes("jobs")
 
     @routes.put("/api/v2/jobs/{job_id}", Role.OPERATOR)
-    async def change(desk: At, job_id: str, body: JobBody, query: JobQuery) -> JobView:
+    async def change(desk: RequestContext, job_id: str, body: JobBody, query: JobQuery) -> JobView:
         ...
 
-A function gets the parts of the path by their names, and `body` and `query` as the Structs of their annotations, read
-and checked before it is called.  What it returns is written as JSON; its annotation is the answer's schema, and its
-docstring the description.  A body that is not there is an empty object if no field of it is required.
+A function gets the segments of the path by name, and `body` and `query` as the Structs of their annotations, decoded
+and checked.  Its result is encoded as JSON; the return annotation is the schema of the answer, the docstring its
+description.  A missing body is an empty object if none of its fields is required.
 
-`raw` routes get the request itself, and answer with a `Response`.
+`raw` routes get the request itself, and return a `Response`.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ _PART = re.compile(r"\{(\w+)\}")
 
 
 class RequestContext(NamedTuple):
-    """Where a route stands: who asks, and the app as which they act."""
+    """Context of one request: the caller, and the app that acts on their behalf."""
 
     request: Request
     identity: Identity
     verbs: Pollux
-    once: str = ""  # made of the idempotency key: ids that are made of it are the same the second time
+    once: str = ""  # derived from the idempotency key: ids derived from it repeat
 
     def refuse_below(self, role: Role) -> None:
         if self.identity.role < role:
             raise Problem(
                 403,
-                "your role does not allow that",
-                f"{self.identity.name} is {self.identity.role.word}, this needs {role.word}",
+                "permission denied",
+                f"{self.identity.name} has the role {self.identity.role.word}, this needs {role.word}",
                 cure=f"`pollux token create --role {role.word}`",
             )
 
@@ -78,38 +78,38 @@ class Reply(NamedTuple):
 
 
 class Operation(Struct, frozen=True, kw_only=True):
-    """One method of one path: all that answers it and all that describes it."""
+    """One method of one path, with its handler and its description."""
 
     method: str
     path: str
-    role: Role | None  # None: open to everybody
+    role: Role | None  # None: no token needed
     subject: str
     call: Callable[..., Awaitable[Any]]
     parts: tuple[str, ...] = ()
     body: Any = None  # a Struct
     query: Any = None  # a Struct
-    answer: Any = None  # a Struct, or what else it is
+    answer: Any = None  # a Struct or another type
     status: int = 200
-    also: Mapping[int, Any] = {}  # other good statuses
+    also: Mapping[int, Any] = {}  # other success statuses
     kind: str = "application/json"
     body_max: int = BODY_MAX
     keyed: bool = False  # takes an idempotency key
     matched: bool = False  # takes If-Match
-    needs_body: bool = False  # although no single field of it is required
+    needs_body: bool = False  # although no single field is required
     is_raw: bool = False
     include_in_schema: bool = True
     example: Any = None
-    also_wrong: Callable[[UnfitBody], list[InvalidInput]] | None = None  # looks at the fields that are of their kind
-    refuses: tuple[int, ...] = ()  # statuses of refusals that are its own
-    beyond: str = ""  # what is refused although it fits the schema, for no schema could say it
-    parts_say: Mapping[str, Any] = {}  # what the schema says of a part of the path
+    also_wrong: Callable[[UnfitBody], list[InvalidInput]] | None = None  # checks the fields that were decoded
+    refuses: tuple[int, ...] = ()  # its specific error statuses
+    beyond: str = ""  # what is refused although it matches the schema, because no schema can express it
+    parts_say: Mapping[str, Any] = {}  # schemas of segments of the path
 
     @property
     def is_body_needed(self) -> bool:
         return self.needs_body or (self.body is not None and any(field.required for field in fields(self.body)))
 
     async def answered(self, request: Request) -> Response:
-        """The answer; whatever is wrong with the request has a place."""
+        """The response; every problem of the request names its place."""
         try:
             return await self._answered(request)
         except InvalidInput as error:
@@ -163,13 +163,13 @@ class Operation(Struct, frozen=True, kw_only=True):
 def desk_of(request: Request) -> RequestContext:
     identity: Identity | None = request.scope.get("state", {}).get("identity")
     app: Pollux = request.app.state.pollux
-    if identity is None:  # an open route, or one that the door let in by another name
+    if identity is None:  # an open route
         return RequestContext(request, Identity("nobody", Role(0)), app)
     return RequestContext(request, identity, app.acting_as(identity.name))
 
 
 async def _refuse_sealed(desk: RequestContext) -> None:
-    """On a store that was moved away no cure of a conflict helps: that is said first."""
+    """Raise `StoreMoved` instead of a conflict, as the cure of a conflict cannot help on a store that was moved."""
     try:
         what, _, cure = (await desk.verbs.sealed()).partition("; ")
     except StoreError:
@@ -179,7 +179,7 @@ async def _refuse_sealed(desk: RequestContext) -> None:
 
 
 class PathHandler:
-    """One path with all of its methods, as an ASGI app; whatever is raised inside is answered in words."""
+    """One path with all of its methods, as an ASGI app; exceptions become problem documents."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.operations = {operation.method: operation for operation in operations}
@@ -193,7 +193,7 @@ class PathHandler:
             response = await self._answered(request)
         except ClientDisconnect:
             return
-        except Exception as error:  # noqa: BLE001  the last to hear of it: it is answered and logged
+        except Exception as error:  # noqa: BLE001  the outermost handler: it is answered and logged
             response = refusal_of(error, request)
         if request.method == "HEAD":
             response.body = b""
@@ -206,8 +206,8 @@ class PathHandler:
             return await operation.answered(request)
         if method == "OPTIONS":
             return Response(status_code=NO_CONTENT, headers={"Allow": self.allow})
-        cure = f"this path takes {self.allow}"
-        problem = Problem(405, "the method is not for this path", f"{method[:20]} {self.path}", cure=cure)
+        cure = f"this path allows {self.allow}"
+        problem = Problem(405, "method not allowed", f"{method[:20]} {self.path}", cure=cure)
         return problem.response({"Allow": self.allow})
 
 
@@ -231,11 +231,11 @@ class Routes:
         return self._add("DELETE", path, role, options)
 
     def open(self, path: str, **options: Any) -> Callable[..., Any]:
-        """A route that needs no token: it tells nothing about the jobs."""
+        """A route without a token: it must reveal nothing about jobs."""
         return self._add("GET", path, None, options)
 
     def raw(self, method: str, path: str, role: Role, **options: Any) -> Callable[[Raw], Raw]:
-        """A route that gets the request itself: nothing of it is read before."""
+        """A route that gets the request itself, not decoded."""
         return self._add(method, path, role, options | {"is_raw": True})
 
     def _add(self, method: str, path: str, role: Role | None, options: dict[str, Any]) -> Callable[..., Any]:
@@ -262,7 +262,7 @@ class Routes:
 
 
 def places_of(routes: Sequence[Routes]) -> list[PathHandler]:
-    """Every path once, fixed ones before those with parts in the same place."""
+    """Every path once, fixed ones before those with parameters in the same segment."""
     by_path: dict[str, list[Operation]] = {}
     for each in routes:
         for operation in each.operations:

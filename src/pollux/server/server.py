@@ -1,4 +1,8 @@
-"""How does the first person get in?  A store that never had a token gets an admin's, in a file for its owner alone."""
+"""API server of a node: uvicorn on the engine's event loop, its sockets, and the first token.
+
+uvicorn runs without its signal handlers and its clock, which would wake ten times a second for a date header; it only
+accepts and answers.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ log = logging.getLogger("pollux")
 
 
 async def make_first_token(app: Pollux, file: Path) -> str:
-    """The token, if this start is the first: written to the file, and told where it lies; else nothing."""
+    """An admin token for a store that never had one, written to a file of its owner alone (0600); otherwise nothing."""
     if not await app.needs_first_token():
         return ""
     draft = file.with_name(f"{file.name}.{os.getpid()}.new")
@@ -65,40 +69,40 @@ async def make_first_token(app: Pollux, file: Path) -> str:
             draft.unlink()
         return ""
     draft.replace(file)
-    log.info("the first start: an admin's token was made and lies in %s", file)
+    log.info("first start: an admin token was created in %s", file)
     return made.secret
 
 
 NOT_STARTED = "this node was not started, and nothing was changed"
 PORT_CURE = "--port 0 (any that is free), --port N, --no-server; or `pollux worker`, which needs none"
 HOST_CURE = "that is none of this machine's addresses: --host 127.0.0.1 (this machine alone), or one of its own"
-END_S = 5  # requests under way at the end have this long
-TAKE_OVER_S = 5.0  # how often a node looks whether the machine's socket is its own, or its neighbour is gone
+END_S = 5  # for requests in progress at the end
+TAKE_OVER_S = 5.0  # between two checks whether the socket is still ours, or has become free
 
 
 class ApiServer:
-    """The API of one app, from `start` to `stop`."""
+    """API server of one app, from `start` to `stop`."""
 
     def __init__(self, app: Pollux, options: ServerOptions) -> None:
         self.app, self.options, self.tokens = app, options, TokenCheck(app)
-        self.port = 0  # once it listens
+        self.port = 0  # until it listens
         self.first_token = ""  # made by this start
         self.socket: UnixSocket | None = None  # while it listens there
-        self._may_listen_there = True  # until it turns out that nobody can
+        self._may_listen_there = True  # until the path turns out to be unusable
         self._certificate: Certificate | None = None
-        self._reach: list[socket.socket] | None = None  # once the port is taken; empty: a neighbour has it
+        self._reach: list[socket.socket] | None = None  # once the port is bound; empty: another process has it
         self._sockets: list[socket.socket] = []
         self._uvicorn: uvicorn.Server | None = None
         self.connections: Connections | None = None  # while it answers
         self._protocol: Any = None
-        self._nearby: asyncio.Server | None = None  # that accepts on the socket
-        self._announced: Path | None = None  # the file that tells of it
-        self._unwatch: Callable[[], object] | None = None  # while nobody has asked yet
+        self._nearby: asyncio.Server | None = None  # accepts on the unix socket
+        self._announced: Path | None = None  # the file that announces the socket
+        self._unwatch: Callable[[], object] | None = None  # until the first request on the socket
         self._first: asyncio.Task[None] | None = None  # loads the framework
-        self._heir: asyncio.Task[None] | None = None  # looks whether the socket can be ours, and still is
+        self._heir: asyncio.Task[None] | None = None  # takes the socket over, and checks that it is still ours
 
     def take_port(self) -> list[socket.socket]:
-        """Before anything else is done: whoever cannot have the port that was named has changed nothing."""
+        """Bind the port.  Called first, so that a node without its configured port changes nothing."""
         options = self.options
         if not options.has_port:
             self._reach = []
@@ -109,7 +113,7 @@ class ApiServer:
         return self._reach
 
     async def start(self) -> bool:
-        """Answer; false if the usual port is taken by a neighbour, which is said and does not stop the engine."""
+        """Start to answer; false if the default port is in use, which is logged and does not stop the engine."""
         options = self.options
         if options.token:
             self.tokens.trust(options.token, Identity("token:server.token", Role.ADMIN, "server.token"))
@@ -126,7 +130,7 @@ class ApiServer:
         except BaseException:
             await self.stop()
             raise
-        if options.socket is not None and self._may_listen_there:  # not before: it answers, too
+        if options.socket is not None and self._may_listen_there:  # last, as it answers as well
             self._heir = asyncio.create_task(self._take_over(options.socket), name="pollux socket")
         if reach:
             log.info("the API is at %s, with a page to try it: %s/api/v2/docs", self.url, self.url)
@@ -134,7 +138,7 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Where a browser on this machine finds it; nothing if it listens on no port."""
+        """URL for a browser on this machine; empty if it listens on no port."""
         host = "localhost" if is_loopback(self.options.host) else self.options.host
         place = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         return f"http{'s' if self.options.tls else ''}://{place}" if self.port else ""
@@ -181,7 +185,7 @@ class ApiServer:
         return found
 
     def _answer_when_asked(self, nook: socket.socket) -> None:
-        """Most programs are never asked: the framework is loaded, in a thread, when somebody first knocks."""
+        """Load the framework, in a thread, with the first connection: most programs never get one."""
         loop = asyncio.get_running_loop()
 
         def knocked() -> None:
@@ -195,7 +199,7 @@ class ApiServer:
         try:
             await asyncio.to_thread(_bring_framework)
             await self._answer([], nook)
-        except Exception as error:  # noqa: BLE001  nobody waits for this; the engine goes on without
+        except Exception as error:  # noqa: BLE001  a background task; the engine goes on without
             log.warning("no socket for commands on this machine: %s", error)
             self._may_listen_there = False
             self._let_go()
@@ -206,7 +210,9 @@ class ApiServer:
         from pollux.server.api import make_api
         from pollux.server.connections import Connections, bounded
 
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what strangers send is no news
+        logging.getLogger("uvicorn.error").setLevel(
+            logging.ERROR
+        )  # malformed requests of strangers are not worth a line
         options = self.options
         proxies = None if options.proxies is None else Proxies(options.proxies)
         limits = msgspec.structs.replace(options.limits, connections=_affordable(options.limits))
@@ -218,7 +224,7 @@ class ApiServer:
             ws="none",
             server_header=False,
             date_header=False,
-            proxy_headers=False,  # the door knows which proxies to believe
+            proxy_headers=False,  # the gateway knows the trusted proxies
             timeout_keep_alive=int(limits.keep_alive_s),
             timeout_graceful_shutdown=END_S,
             h11_max_incomplete_event_size=limits.head_bytes,
@@ -235,7 +241,7 @@ class ApiServer:
         await self._accept(self._uvicorn, reach, nook)
 
     async def _accept(self, server: uvicorn.Server, reach: list[socket.socket], nook: socket.socket | None) -> None:
-        """As uvicorn's own startup, but each socket has its own kind of encryption."""
+        """As uvicorn's own startup, but with TLS on the port and not on the unix socket."""
         loop, server.servers = asyncio.get_running_loop(), []
         protocol = self._speaker(server)
         context = None if self._certificate is None else self._certificate.context
@@ -254,9 +260,9 @@ class ApiServer:
         return lambda: self._protocol(config=server.config, server_state=server.server_state, app_state={})
 
     async def _take_over(self, path: Path) -> None:
-        """The neighbour that has the socket may go: then commands on this machine are answered here.
+        """Take the unix socket over when the node that has it ends, so that commands on this machine find this one.
 
-        Ours may go as well: two who took over at once, or somebody who tidied up.
+        Also restore our own if its file was removed or replaced.
         """
         said = ""
         while True:
@@ -275,14 +281,14 @@ class ApiServer:
                 elif found is not None and self._uvicorn is not None:
                     await self._accept_there(self._uvicorn, found)
                 said = ""
-            except Exception as error:  # noqa: BLE001  nobody waits for this; one that is not answered is no socket
+            except Exception as error:  # noqa: BLE001  a background task; a socket that does not answer is given up
                 self._let_go()
                 if str(error) != said:
                     said = str(error)
                     log.warning("no socket for commands on this machine: %s", said)
 
     def _let_go(self) -> None:
-        """The socket is not ours, or nobody answers there: it is left, and taken away if it is ours."""
+        """Close the unix socket, and remove its file if it is ours."""
         nook, self.socket = self.socket, None
         if nook is None:
             return
@@ -297,7 +303,7 @@ class ApiServer:
             self._sockets.remove(each)
 
     def _hide(self, nook: UnixSocket) -> None:
-        """Nobody finds it any more."""
+        """Remove the file and the announcement of the socket."""
         nook.remove()
         if self._announced is not None:
             self._announced.unlink(missing_ok=True)
@@ -344,10 +350,10 @@ async def served(
     say: Callable[[str], None] = log.warning,
     replace: bool = False,
 ) -> AsyncIterator[ApiServer | None]:
-    """The app started, with its API beside it (None: without); while it drains the API still answers.
+    """Run the app with its API (None: without); the API answers until the app has drained.
 
-    A store that does not answer yet is waited for: whole deployments start at once.  So nothing is started if
-    somebody says `stop` before.
+    A store that does not answer yet is waited for, as whole deployments start at once; nothing is started if `stop` is
+    set before.
     """
     server = None if options is None else ApiServer(app, options)
     try:
@@ -366,7 +372,7 @@ async def served(
 
 
 def _bring_framework() -> None:
-    """Before the engine starts: its loops would stand still for as long as the imports take, and its calls run out."""
+    """Import the framework before the engine starts: its loops would stall for the imports, and its calls time out."""
     for name in (
         "pollux.server.api",
         "pollux.server.connections",
@@ -377,6 +383,6 @@ def _bring_framework() -> None:
 
 
 def _affordable(limits: ApiLimits) -> int:
-    """The engine needs files as well: half of what this process may open is left to it."""
+    """The limit of connections, at most half of the files that this process may open: the engine needs the rest."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limits.connections if soft == resource.RLIM_INFINITY else max(2, min(limits.connections, soft // 2))

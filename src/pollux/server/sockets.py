@@ -1,4 +1,8 @@
-"""Who has the port already?  As far as the machine tells; for whoever is refused because of it."""
+"""Listening sockets: TCP, the unix socket of a node, and the holder of a port in use.
+
+The unix socket is for its owner alone (0600): whoever can open it can read the files of the store anyway, so the
+credentials of the operating system are the authentication.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ _OWN = "pollux"
 
 
 def holder_of(port: int) -> str:
-    """`process 4711 (pollux serve)`; "another process" where nobody says which."""
+    """`process 4711 (pollux serve)`, or "another process" where that is unknown."""
     wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
     for process in _PROC.glob("[0-9]*") if wanted else ():
         if _holds(process, wanted):
@@ -33,7 +37,7 @@ def holder_of(port: int) -> str:
 
 
 def _inodes(port: int) -> Iterator[str]:
-    """Of the sockets that listen on this port."""
+    """Inodes of the sockets that listen on this port."""
     for table in _TABLES:
         try:
             lines = (_PROC / table).read_text("ascii", "replace").splitlines()[1:]
@@ -52,24 +56,24 @@ def _holds(process: Path, sockets: set[str]) -> bool:
 
 
 def _process_name(process: Path) -> str:
-    """The program, and for one of ours the command; no arguments, which may hold anything."""
+    """The program, and for one of ours the command; no arguments, which may be secret."""
     try:
         words = (process / "cmdline").read_text("utf-8", "replace").split("\0")
         name = (process / "comm").read_text("utf-8", "replace").strip()
     except OSError:
-        return "it has just ended"
+        return "just ended"
     names = [Path(word).name for word in words]
     return f"{_OWN} {names[names.index(_OWN) + 1]}".strip() if _OWN in names[:-1] else name
 
 
 BACKLOG = 1_024
-PATH_BYTES_MAX = 103  # what every system takes; Linux takes 107
+PATH_BYTES_MAX = 103  # of every system; Linux allows 107
 LOCALHOST = "localhost"
 _PEER = struct.Struct("3i")  # pid, uid, gid
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets: for localhost of both families, as far as the machine has them, on one port."""
+    """Listening sockets; for localhost of both address families, if the machine has them, on one port."""
     if host.lower() != LOCALHOST:
         return [_listen(family, address, port) for family, address in _addresses(host)]
     first = _listen(socket.AF_INET, "127.0.0.1", port)
@@ -78,7 +82,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         if error.errno == errno.EADDRINUSE and port:
             first.close()
-            raise  # a stranger would get what is sent to localhost
+            raise  # another process would get what is sent to localhost
         return [first]  # this machine has no IPv6
 
 
@@ -91,7 +95,9 @@ def _addresses(host: str) -> list[tuple[int, str]]:
 
 
 def _listen(family: int, address: str, port: int) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named: else asyncio lets answers wait
+    listener = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # explicit: otherwise asyncio does not set TCP_NODELAY
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -105,35 +111,35 @@ def _listen(family: int, address: str, port: int) -> socket.socket:
 
 
 class UnixSocket:
-    """The unix socket of one node; a neighbour's that lives is left alone, one that is dead is replaced."""
+    """The unix socket of one node.  It replaces the file of a dead node, never that of a live one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._mark: tuple[int, int] | None = None  # which file is ours
+        self._mark: tuple[int, int] | None = None  # inode and device of our file
 
     def listen(self) -> socket.socket | None:
-        """None: a neighbour has it.  Raises `InvalidInput` if there can be none here."""
+        """The listening socket, or None if another node has it.  `InvalidInput`: there can be none here."""
         name = os.fsencode(self.path)
         if len(name) > PATH_BYTES_MAX:
             raise InvalidInput(
                 f"{self.path} is too long for a socket ({len(name)} of {PATH_BYTES_MAX} bytes)",
                 where="server.socket",
-                cure="name a shorter one, like /run/pollux/pollux.sock, or say false",
+                cure="use a shorter one, like /run/pollux/pollux.sock, or set it to false",
             )
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             return self._put_there() if self._is_free() else None
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:  # somebody is about to put one there
+            if error.errno == errno.EADDRINUSE:  # another node is about to listen there
                 return None
             what = f"there can be no socket at {self.path}: {error.strerror or error}"
-            raise InvalidInput(what, where="server.socket", cure="name another place, or say false") from error
+            raise InvalidInput(what, where="server.socket", cure="use another path, or set it to false") from error
 
     def _put_there(self) -> socket.socket:
-        """One that listens already, in the place of a dead one.
+        """A listening socket, renamed over the file of a dead one.
 
-        Of two who do so at once the later one has it, and the other sees that when it looks again: whoever took a dead
-        one away first, to have its name, could take away that of the other.
+        Of two nodes that do so at once the later one has it, and the other notices at its next check.  Removing the
+        dead file first could remove that of the other node.
         """
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         made = self.path.with_name(f"{self.path.name}.{secrets.token_hex(1)}")
@@ -143,7 +149,7 @@ class UnixSocket:
             listener.close()
             raise
         try:
-            made.chmod(0o600)  # nobody can connect before it listens
+            made.chmod(0o600)  # before it listens, so no other user can connect
             listener.listen(BACKLOG)
             seen = made.lstat()
             made.rename(self.path)
@@ -155,7 +161,7 @@ class UnixSocket:
         return listener
 
     def is_there(self) -> bool:
-        """Is ours the one that others find?"""
+        """Is the file at the path still ours?"""
         try:
             seen = self.path.lstat()
         except OSError:
@@ -163,28 +169,30 @@ class UnixSocket:
         return (seen.st_ino, seen.st_dev) == self._mark
 
     def _is_free(self) -> bool:
-        """Nothing is there, or a dead one; false if a living neighbour has it."""
+        """Does no live node listen there?"""
         try:
             seen = self.path.lstat()
         except FileNotFoundError:
             return True
         if not stat.S_ISSOCK(seen.st_mode):
             raise InvalidInput(
-                f"{self.path} is there and is no socket", where="server.socket", cure="name another place, or say false"
+                f"{self.path} exists and is not a socket",
+                where="server.socket",
+                cure="use another path, or set it to false",
             )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(0)  # a living one with a full line says so
+            probe.settimeout(0)  # a live one with a full backlog answers EAGAIN
             return probe.connect_ex(os.fsencode(self.path)) in (errno.ECONNREFUSED, errno.ENOENT)
 
     def remove(self) -> None:
-        """Ours goes; one that a neighbour has put there since stays."""
+        """Remove the file if it is still ours."""
         if self.is_there():
             with suppress(OSError):
                 self.path.unlink()
 
 
 def peer_of(transport: Any) -> Identity | None:
-    """Who is at the other end of a unix socket; None at the end of any other."""
+    """Identity of the peer of a unix socket; None for any other socket."""
     there: socket.socket | None = transport.get_extra_info("socket")
     if there is None or there.family != socket.AF_UNIX:
         return None
@@ -194,7 +202,7 @@ def peer_of(transport: Any) -> Identity | None:
 def _uid_of(there: socket.socket) -> int:
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
-        return os.getuid()  # a system that does not tell: only the owner can open it
+        return os.getuid()  # no peer credentials on this system: only the owner can open it
     _, uid, _ = _PEER.unpack(there.getsockopt(socket.SOL_SOCKET, option, _PEER.size))
     return int(uid)
 

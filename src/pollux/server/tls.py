@@ -1,4 +1,4 @@
-"""How is it encrypted?  With the operator's certificate; a new one is taken up without a restart."""
+"""TLS certificate of the API, reloaded without a restart."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from pollux.errors import InvalidInput
 
-LOOK_S = 10.0  # how often the files are looked at, while clients come
+LOOK_S = 10.0  # between two checks of the files, while clients connect
 HANDSHAKE_S = 10.0
 
 log = logging.getLogger("pollux")
 
 
 class Certificate:
-    """A certificate and its key, in files that may be replaced."""
+    """A certificate and its key, in files that may be replaced while it runs."""
 
     def __init__(self, cert: Path, key: Path) -> None:
         self._files = (cert, key)
@@ -36,7 +36,7 @@ class Certificate:
             ) from error
 
     def look(self) -> None:
-        """Take up a new one; one that cannot be used changes nothing, and is said once."""
+        """Load new files; invalid ones change nothing and are logged once."""
         if time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
@@ -45,7 +45,9 @@ class Certificate:
             return
         self._mark = mark
         try:
-            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a half that fits nothing must not reach the real one
+            self._load(
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            )  # a certificate without its key must not reach the real context
             self._load(self.context)
         except (OSError, ssl.SSLError) as error:
             log.warning("the new certificate %s cannot be used (%s): the old one stays", self._files[0], error)
@@ -54,12 +56,12 @@ class Certificate:
 
     def _load(self, context: ssl.SSLContext) -> None:
         cert, key = self._files
-        context.load_cert_chain(cert, key, password=lambda: "")  # never asks on a terminal
+        context.load_cert_chain(cert, key, password=lambda: "")  # never prompts on a terminal
 
 
 def _mark(files: tuple[Path, ...]) -> tuple[int, ...] | None:
     try:
         seen = [file.stat() for file in files]
     except OSError:
-        return None  # in the middle of being replaced
+        return None  # being replaced
     return tuple(number for each in seen for number in (each.st_mtime_ns, each.st_ino, each.st_size))

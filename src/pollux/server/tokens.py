@@ -1,7 +1,7 @@
-"""Is this token good?  Their hashes are notes in the store; a node reads them every few seconds, never for one request.
+"""Token check with a cache: hashes are notes in the store, read every few seconds and not for each request.
 
-Nobody learns why a token is not good, nor by how long the answer took: every one is hashed and compared, and whenever
-the answer is no the records are looked at once more (at most a few times a second), because it may be new.
+A caller does not learn why a token is invalid, nor from the time of the answer: every one is hashed and compared.  For
+an unknown token the records are read again, at most a few times a second, because it may be new.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from pollux.errors import InvalidInput, PolluxError, StoreTimeout
 from pollux.secrets import HIDDEN
 from pollux.server.roles import Identity, Role
 
-FRESH_S = 3.0  # so long the records are believed: a token taken back works no longer than this
-AGAIN_S = 0.25  # so soon they are read again for a token that is not among them
-PATIENCE_S = 2.0  # a store that does not answer is waited for so long,
-STALE_S = 300.0  # and what was known last holds so long
+FRESH_S = 3.0  # age of the cache: a revoked token works no longer than this
+AGAIN_S = 0.25  # between two reads for unknown tokens
+PATIENCE_S = 2.0  # wait for a store that does not answer,
+STALE_S = 300.0  # and use the last records for so long
 GIVEN_CHARS_MIN = 24
 _NOBODY = hash_of("")
 
 
 class TokenCheck:
-    """Who a token stands for, on one node."""
+    """Identities by token, on one node."""
 
     def __init__(self, app: Pollux | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._app, self._clock = app, clock
-        self._given: dict[str, Identity] = {}  # by hash: those that are not in the store
+        self._given: dict[str, Identity] = {}  # by hash: tokens that are not in the store
         self._known: dict[str, TokenRecord] = {}
-        self._used: set[str] = set()  # since they were read
+        self._used: set[str] = set()  # since the last read
         self._read_at: float | None = None
-        self._ahead_ms = 0.0  # of the monotonic clock: the store's, by which tokens end
+        self._ahead_ms = 0.0  # of the store's clock, by which tokens expire, to the monotonic one
         self._reading: asyncio.Task[None] | None = None
 
     def trust(self, secret: str, identity: Identity) -> None:
-        """This one is good on this node, whatever the store says: its operator named it."""
+        """Accept a token on this node that is not in the store: its operator configured it."""
         if len(secret) < GIVEN_CHARS_MIN or not secret.isascii() or not secret.isprintable() or " " in secret:
             raise InvalidInput(
                 "the token is too short, or has characters that a header cannot carry",
@@ -49,7 +49,7 @@ class TokenCheck:
         self._given[hash_of(secret)] = identity
 
     async def identify(self, secret: str) -> Identity | None:
-        """Whose token this is; None if it is nobody's, or not any more; `StoreTimeout` if nobody can say."""
+        """The identity of a token; None if it is invalid; `StoreTimeout` if the records are too old to tell."""
         mark = hash_of(secret)
         for known, identity in self._given.items():
             if hmac.compare_digest(known, mark):
@@ -63,7 +63,7 @@ class TokenCheck:
         return found
 
     def forget(self) -> None:
-        """They were changed here: look again with the next request."""
+        """Read the records again for the next request, as they were changed here."""
         self._read_at = None
 
     def _match(self, secret: str, mark: str) -> Identity | None:
@@ -81,12 +81,12 @@ class TokenCheck:
         return self._app is None or (self._read_at is not None and self._clock() - self._read_at < seconds)
 
     async def _read(self) -> None:
-        """One reading for all who wait; a store that is slow or away leaves what was known, for a while."""
+        """One read for all waiting requests; with a store that is slow or away the last records stay, for a while."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_records())
         await asyncio.wait([self._reading], timeout=PATIENCE_S)
         if not self._is_younger(STALE_S):
-            raise StoreTimeout("whose token it is cannot be told: the store does not answer")
+            raise StoreTimeout("the token cannot be checked: the store does not answer")
 
     async def _read_records(self) -> None:
         assert self._app is not None
@@ -99,7 +99,7 @@ class TokenCheck:
             self._used.clear()
             await self._app.tokens_used(used)
         except PolluxError:
-            return  # what was known holds; the verbs themselves will say what is wrong with the store
+            return  # the last records stay; the verbs report the error of the store
 
     async def close(self) -> None:
         if self._reading is not None:

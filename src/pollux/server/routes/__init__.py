@@ -1,4 +1,4 @@
-"""What can be asked over HTTP?  A file for each subject, all of them listed in `every`."""
+"""Routes of the HTTP API: one module for each subject, listed in `all_routes`."""
 
 from pollux.server.routes.all_routes import EVERY
 

@@ -1,4 +1,4 @@
-"""Which subjects are there?  Every one has a file of its own, listed here in the order in which they are told."""
+"""List of all routes, in the order of the documentation."""
 
 from pollux.server.routes import (
     dead_letters,

@@ -1,4 +1,4 @@
-"""What was given up on?  Dead letters: list, show, let run again, forget; one, several, or all that fit a filter."""
+"""Routes of dead letters: list, show, revive, drop; one, several, or all that match a filter."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from pollux.units import moment_ms
 DEAD = (RunState.DEAD,)
 IDS_MAX = 1_000
 WHY_NOT = {
-    "lost": "it is no dead letter",
-    "stale": "its job was deleted: add the job again, or drop it",
-    "conflict": "its key is taken by a live run",
+    "lost": "it is not a dead letter",
+    "stale": "its job was deleted: add the job again, or drop the run",
+    "conflict": "a live run has its key",
 }
 
 _FILTER = ("job_id", "group", "target", "error", "since")
@@ -46,20 +46,20 @@ class DeadQuery(Struct, frozen=True, forbid_unknown_fields=True):
     group: Text | UnsetType = UNSET
     target: Text | UnsetType = UNSET
     error: Annotated[str, Meta(max_length=1_000, description="part of the error")] | UnsetType = UNSET
-    since: Annotated[Moment, Meta(description="died after this moment")] | UnsetType = UNSET
+    since: Annotated[Moment, Meta(description="died after this time")] | UnsetType = UNSET
     cursor: Annotated[str, Meta(pattern=RUN_CURSOR)] | UnsetType = UNSET
     limit: Limit = 100
 
 
 class DeadList(Struct, frozen=True, omit_defaults=True):
     dead_letters: list[RunView]
-    total: int | None  # null: it would cost too much to count them
+    total: int | None  # null: counting would be too expensive
     next: str | None
-    unreadable: list[UnreadableView] = []  # that should be among them; left out if there is none
+    unreadable: list[UnreadableView] = []  # matching ones that cannot be decoded; omitted if empty
 
 
 class DeadBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which: `ids`, or a filter (all of its parts hold), or `all: true`."""
+    """The dead letters: `ids`, or a filter (all of its fields must match), or `all: true`."""
 
     SAYS: ClassVar[dict[str, Any]] = {
         "oneOf": [
@@ -89,7 +89,7 @@ class DeadItem(Struct, frozen=True):
 class Revived(Struct, frozen=True):
     revived: int
     refused: int
-    items: list[DeadItem]  # those that were refused, and the first thousand others
+    items: list[DeadItem]  # all refused ones, and the first thousand others
 
 
 class Dropped(Struct, frozen=True):
@@ -130,7 +130,7 @@ async def show(desk: RequestContext, run_id: str) -> RunView:
     example={"job_id": "home", "since": "2030-01-31T09:00:00Z"},
 )
 async def revive(desk: RequestContext, body: DeadBody) -> Revived:
-    """Let dead letters run again, with all their attempts: by their ids, or all that fit."""
+    """Revive dead letters with their full number of attempts: by id, or all that match."""
     where = _filter(body)
     answers = await (desk.verbs.revive(body.ids) if where is None else desk.verbs.revive_where(where))
     items = [DeadItem(each.id, each.answer.value, WHY_NOT.get(each.answer.value, "")) for each in answers]
@@ -142,7 +142,7 @@ async def revive(desk: RequestContext, body: DeadBody) -> Revived:
 
 @routes.post("/api/v2/dead-letters/drop", Role.OPERATOR, refuses=(404, 409), needs_body=True, example={"all": True})
 async def drop(desk: RequestContext, body: DeadBody) -> Dropped:
-    """Forget dead letters for good: by their ids, or all that fit."""
+    """Delete dead letters permanently: by id, or all that match."""
     where = _filter(body)
     if where is not None:
         return Dropped(await desk.verbs.drop_where(where))
@@ -153,7 +153,7 @@ async def drop(desk: RequestContext, body: DeadBody) -> Dropped:
 
 @routes.post("/api/v2/dead-letters/{run_id}/revive", Role.OPERATOR, refuses=(409,))
 async def revive_one(desk: RequestContext, run_id: str) -> Revived:
-    """Let one dead letter run again, with all its attempts."""
+    """Revive one dead letter with its full number of attempts."""
     await _dead(desk, run_id)
     [answer] = await desk.verbs.revive([run_id])
     if answer.answer.value != "ok":
@@ -163,7 +163,7 @@ async def revive_one(desk: RequestContext, run_id: str) -> Revived:
 
 @routes.delete("/api/v2/dead-letters/{run_id}", Role.OPERATOR, refuses=(409,))
 async def drop_one(desk: RequestContext, run_id: str) -> Dropped:
-    """Forget one dead letter for good."""
+    """Delete one dead letter permanently."""
     await _dead(desk, run_id)
     return Dropped(await desk.verbs.drop([run_id]))
 
@@ -171,15 +171,17 @@ async def drop_one(desk: RequestContext, run_id: str) -> Dropped:
 async def _dead(desk: RequestContext, run_id: str) -> Run:
     run = await desk.verbs.get_run(run_id)
     if run.state is not RunState.DEAD:
-        raise Conflict(f"run {run_id} is {run.state.value}, no dead letter", found={"state": run.state.value})
+        raise Conflict(f"run {run_id} is {run.state.value}, not a dead letter", found={"state": run.state.value})
     return run
 
 
 def _filter(body: DeadBody) -> RunFilter | None:
-    """None: by ids.  Nobody means all by saying nothing."""
+    """The filter, or None if ids are sent.  An empty body does not mean all."""
     parts = {name: getattr(body, name) for name in ("job_id", "group", "target", "error")}
     since = None if body.since is None else read_at("since", moment_ms, body.since)
     is_filter = since is not None or any(value is not None for value in parts.values())
     if (body.ids is not None) + is_filter + body.all != 1:
-        raise InvalidInput("say which: ids, or a filter, or all", cure='send {"job_id": "home"}, or {"all": true}')
+        raise InvalidInput(
+            "exactly one of ids, a filter and all is required", cure='send {"job_id": "home"}, or {"all": true}'
+        )
     return None if body.ids is not None else RunFilter(states=DEAD, finished_after_ms=since, **parts)

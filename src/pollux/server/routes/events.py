@@ -1,4 +1,4 @@
-"""What happens right now?  This node's events as they come, by server-sent events, with resume."""
+"""Route of this node's events as server-sent events, with resume."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ class EventsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     job_id: Annotated[Text, Meta(description="only events of this job")] | UnsetType = UNSET
     kind: Kinds | UnsetType = UNSET
     seconds: (
-        Annotated[int, Meta(ge=1, le=SECONDS_MAX, description="end after so long; nothing: after an hour")] | UnsetType
+        Annotated[int, Meta(ge=1, le=SECONDS_MAX, description="end after this time; default: an hour")] | UnsetType
     ) = UNSET
 
 
 @routes.get("/api/v2/events", Role.VIEWER, answer=str, kind=STREAM)
 async def stream(desk: RequestContext, query: EventsQuery) -> Response:
-    """This node's events as they come.
+    """Stream the events of this node.
 
-    Each has an id `<node>-<number>`; whoever comes back with `Last-Event-ID` gets what came since, and an event
-    `missed` if some of it is gone.  It ends after `seconds`, or after an hour: come again, as browsers do.
+    Each has an id `<node>-<number>`; a client that reconnects with `Last-Event-ID` gets the events since then, and an
+    event `missed` if some were dropped.  The stream ends after `seconds`, or after an hour; reconnect, as browsers do.
     """
     kinds = _kinds(given(query.kind))
     ring = ring_of(desk.verbs, desk.request)
     if ring.listeners >= CLIENTS_MAX:
-        raise Problem(503, "too many listen already", f"{CLIENTS_MAX} clients", cure="close some of them")
+        raise Problem(503, "too many event clients", f"{CLIENTS_MAX} clients are connected", cure="close some of them")
     if desk.request.method == "HEAD":
         return Response(media_type=STREAM)
     limits: ApiLimits = desk.request.app.state.limits
@@ -88,7 +88,7 @@ def _kinds(text: str | None) -> frozenset[str] | None:
     for word in words:
         if word not in KINDS:
             cure = did_you_mean(word[:60], KINDS).strip("; ") or f"known are {', '.join(sorted(KINDS))}"
-            raise InvalidInput(f"no event is called {word[:60]!r}", where="kind", cure=cure)
+            raise InvalidInput(f"{word[:60]!r} is not a kind of event", where="kind", cure=cure)
     return frozenset(words)
 
 
@@ -138,7 +138,7 @@ class EventStream(Response):
         yield b"retry: 2000\n\n" + missed
         while not ring.is_closed and (left := until - time.monotonic()) > 0:
             if at + 1 < ring.first:
-                yield self._missed(ring.first - at - 1, "you fell too far behind")
+                yield self._missed(ring.first - at - 1, "the client read too slowly")
                 at = ring.first - 1
             told = ring.after(at, BATCH)
             if told:
@@ -159,10 +159,10 @@ class EventStream(Response):
             return ring.last, b""
         node, _, number = self._last.rpartition("-")
         if node != self._node or not (number.isascii() and number.isdecimal()) or int(number[:18]) > ring.last:
-            return ring.last, self._missed(None, "that was another node, or this one before it started anew")
+            return ring.last, self._missed(None, "the id is of another node, or of this one before a restart")
         at = int(number)
         if at < ring.runs_since and (self._kinds is None or self._kinds & PER_RUN):
-            return at, self._missed(None, "events of runs were not kept while nobody listened")
+            return at, self._missed(None, "events of runs are not recorded while no client is connected")
         return at, b""
 
     def _fits(self, told: BufferedEvent) -> bool:

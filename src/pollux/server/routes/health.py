@@ -1,6 +1,6 @@
-"""How does it do?  Health with cures, workers, and the metrics as JSON and for Prometheus.
+"""Routes of health, workers and metrics (JSON and Prometheus).
 
-Neither says whether the process is alive: that is `/live`.
+None of them tests whether the process is alive: that is `/live`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FindingView(Struct, frozen=True):
 
 
 class HealthView(Struct, frozen=True, kw_only=True):
-    """`status` is healthy, degraded or unhealthy; each finding says what was seen, and what to do about it."""
+    """`status` is healthy, degraded or unhealthy; each finding has an observation and a cure."""
 
     status: str
     findings: list[FindingView]
@@ -91,25 +91,25 @@ class MetricsView(Struct, frozen=True):
 
 @routes.get("/api/v2/scheduler/health", Role.VIEWER, answer=HealthView)
 async def health(desk: RequestContext) -> Response:
-    """How the deployment does: due but not fired, ready but not claimed, alive but not polling, and what helps."""
+    """Show the health of the deployment: late firings, unclaimed runs, stalled nodes, each with its cure."""
     return await _told(desk, health_document)
 
 
 @routes.get("/api/v2/scheduler/workers", Role.VIEWER, answer=WorkersView)
 async def workers(desk: RequestContext) -> Response:
-    """Who works, and at what."""
+    """Show the workers and their current runs."""
     return await _told(desk, workers_document)
 
 
 @routes.get("/api/v2/scheduler/metrics", Role.VIEWER)
 async def metrics(desk: RequestContext) -> MetricsView:
-    """The metrics of this process as JSON."""
+    """Show the metrics of this process as JSON."""
     return await asyncio.to_thread(_parsed, (await _exposed(desk, openmetrics=False)).decode())
 
 
 @routes.get("/metrics", Role.VIEWER, answer=str, kind="text/plain; version=0.0.4; charset=utf-8")
 async def prometheus(desk: RequestContext) -> Response:
-    """The metrics of this process for Prometheus."""
+    """Show the metrics of this process in the Prometheus format."""
     newer = wants_openmetrics(desk.request.headers.get("accept", ""))
     body = await _exposed(desk, openmetrics=newer)
     return Response(body, headers={"Content-Type": content_type(openmetrics=newer)})

@@ -1,4 +1,4 @@
-"""What can be done with one job?  Pause, resume, cancel, run it now; and why it runs or not."""
+"""Routes of one job: pause, resume, cancel, run now, explain, list its runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PauseBody(Struct, frozen=True, forbid_unknown_fields=True):
 class PausedView(Struct, frozen=True):
     message: str
     job_id: str
-    stop: str  # what stands in its way
+    stop: str  # the key of the pause
     until: str | None
 
 
@@ -75,7 +75,7 @@ class ForcedView(Struct, frozen=True):
 
 
 class WhyView(Struct, frozen=True):
-    """An answer in words."""
+    """An explanation in text."""
 
     id: str
     answer: str
@@ -97,10 +97,10 @@ async def pause(desk: RequestContext, job_id: str, body: PauseBody) -> PausedVie
 
 @routes.post("/api/v2/jobs/{job_id}/resume", Role.OPERATOR)
 async def resume(desk: RequestContext, job_id: str) -> ResumedView:
-    """Let a paused job go on."""
+    """Resume a paused job."""
     found = await desk.verbs.find_job(job_id)
     was = await desk.verbs.resume(job_id)
-    words = ("the job goes on" if was else "the job was not paused") + _unreadable(found)
+    words = ("the job is resumed" if was else "the job was not paused") + _unreadable(found)
     return ResumedView(words, job_id, was)
 
 
@@ -111,7 +111,7 @@ async def cancel(desk: RequestContext, job_id: str, body: ReasonBody) -> Cancell
     answers = await desk.verbs.cancel(job_id, reason=body.reason or "")
     words = "the job has no live run"
     if answers:
-        words = f"{counted(len(answers), 'run')} {'is' if len(answers) == 1 else 'are'} cancelled or asked to stop"
+        words = f"{counted(len(answers), 'run')} {'is' if len(answers) == 1 else 'are'} cancelled or requested to stop"
     return CancelledView(words + _unreadable(found), job_id, [answer.id for answer in answers])
 
 
@@ -121,13 +121,13 @@ async def cancel(desk: RequestContext, job_id: str, body: ReasonBody) -> Cancell
     status=202,
     keyed=True,
     refuses=(409,),
-    beyond="params that the job's handler does not take",
+    beyond="params that the job's handler does not accept",
 )
 async def force_run(desk: RequestContext, job_id: str, body: ForceBody) -> ForcedView:
-    """Run a job now, whatever its schedule and pauses say.
+    """Run a job now, regardless of its schedule and pauses.
 
-    409 with the live run's id if one is live and the job may not overlap, unless `anyway`.  Of many requests at once
-    one gets its run.  A run for later is not in the way.
+    409 with the id of the live run if there is one and the job does not allow overlap, unless `anyway` is set.  Of
+    many concurrent requests one starts a run.  A run that is scheduled for later does not count as live.
     """
     job = await desk.verbs.get_job(job_id)
     check_asker(desk, job, body.params)
@@ -143,14 +143,14 @@ async def force_run(desk: RequestContext, job_id: str, body: ForceBody) -> Force
 
 @routes.get("/api/v2/jobs/{job_id}/why", Role.VIEWER)
 async def why(desk: RequestContext, job_id: str) -> WhyView:
-    """Why does the job run, or not?"""
+    """Explain why the job runs or does not run."""
     await desk.verbs.find_job(job_id)
     return await why_view(desk, job_id)
 
 
 @routes.get("/api/v2/jobs/{job_id}/runs", Role.VIEWER, beyond=OTHER_CURSOR)
 async def runs_of(desk: RequestContext, job_id: str, query: RunQuery) -> RunList:
-    """The runs of a job: live ones by due time, then finished ones, newest first."""
+    """List the runs of a job: live ones by due time, then finished ones, newest first."""
     where = replace(run_filter_of(query), job_id=job_id)
     page = await page_of(desk, query, where)
     if not page.runs:
@@ -173,5 +173,5 @@ async def why_view(desk: RequestContext, name: str) -> WhyView:
 
 
 def _unreadable(job: Job | Unreadable) -> str:
-    """What is to be said of a job besides, if this node cannot read it."""
+    """The addition to a message about a job that this node cannot read."""
     return f"; this node cannot read it ({hide(job.why)})" if isinstance(job, Unreadable) else ""

@@ -1,4 +1,4 @@
-"""Which jobs are there?  Add, list, show, change, take away."""
+"""Routes of jobs: add, list, show, change, delete, batches."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from pollux.server.schemas.runs import Limit, Text, UnreadableView, given, unrea
 from pollux.store.contract import JobFilter, JobPut
 
 ITEMS_MAX = 1_000
+REVISION_CONFLICT = "revision conflict"
 EXAMPLE = {"id": "home", "url": "https://example.com", "cron": "0 */6 * * *", "timeout": "10s", "priority": "high"}
-BEYOND = "a cron line, time zone, URL, handler or params that cannot be used, and words that contradict each other"
+BEYOND = "an invalid cron line, time zone, URL, handler or params, and fields that contradict each other"
 _OLDER = {"scheduled": "active", "completed": "done", "pending": "waiting"}  # words of older clients
 
 routes = Routes("jobs")
@@ -123,14 +124,14 @@ def etag(revision: int) -> dict[str, str]:
 async def create(desk: RequestContext, body: JobBody) -> Reply:
     """Add a job.
 
-    200 if it is there already, just as it was sent; 409 if it is there otherwise: PUT changes it.
+    200 if the same job exists already; 409 if another job has its id: PUT changes that one.
     """
     job = await _given(desk, body, made_id(desk) if body.id is None else body.id)
     together: JobBatcher = desk.request.app.state.together
     said, stops = await together.add(desk.verbs, desk.identity.name, JobPut(job, 0), body.scheduler_version)
     written = _sure(said, body)
     if written.answer is Answer.CONFLICT and written.revision:
-        written = replace(written, detail="it is there already, and it is another one")
+        written = replace(written, detail="it exists already with another definition")
     cure = ""
     if written.answer is Answer.CONFLICT:
         [cure] = await _cures(desk, [written.job.id], "PUT /api/v2/jobs/{} changes it")
@@ -163,7 +164,7 @@ async def list_jobs(desk: RequestContext, query: JobQuery) -> JobList:
 
 @routes.get("/api/v2/jobs/{job_id}", Role.VIEWER, answer=JobView, refuses=(409,))
 async def show(desk: RequestContext, job_id: str) -> Reply:
-    """Show one job: what it is, how it went, what it is at."""
+    """Show one job: its definition, its state and its last outcomes."""
     row = await desk.verbs.job_row(job_id)
     return Reply(row_view(row), headers=etag(row.job.revision))
 
@@ -181,16 +182,16 @@ async def show(desk: RequestContext, job_id: str) -> Reply:
     beyond=BEYOND,
 )
 async def change(desk: RequestContext, job_id: str, body: JobBody) -> Reply:
-    """Put a job in the place of the one with this id, whole.
+    """Add or replace the job with this id.
 
-    With `revision` in the body, or `If-Match`, only if that is its revision: else 409 with both.
+    With `revision` in the body, or `If-Match`, only if that is its current revision: otherwise 409 with both.
     """
     if body.id not in (None, job_id):
-        raise InvalidInput(f"the path says {job_id!r}", where="id", cure="leave it out")
+        raise InvalidInput(f"the path has the id {job_id!r}", where="id", cure="omit it in the body")
     wanted = _revision(desk, body)
     there = await _there(desk, job_id)
     if there is None and (wanted or desk.request.headers.get("if-match") == "*"):
-        raise NotFound("job", job_id, cure="leave the revision out to add it")
+        raise NotFound("job", job_id, cure="omit the revision to add it")
     written = await _put(desk, body, job_id, revision=wanted)
     if written.answer is Answer.ALREADY and wanted not in (None, written.revision):  # the store has nothing to write
         words = f"revision {wanted} was expected, the stored one is {written.revision}"
@@ -205,25 +206,25 @@ async def change(desk: RequestContext, job_id: str, body: JobBody) -> Reply:
 
 @routes.delete("/api/v2/jobs/{job_id}", Role.OPERATOR, refuses=(409,))
 async def delete(desk: RequestContext, job_id: str) -> DoneView:
-    """Take a job away; its waiting runs are cancelled, running ones may end.
+    """Delete a job; its waiting runs are cancelled, running ones finish.
 
-    One that a file or code declares is refused while a node of that lives: it would come back.
+    Refused (409) for a job of a file or of code while a node that declares it lives, as the node would add it again.
     """
     [there] = await desk.verbs.jobs_by_id([job_id])
     try:
         await desk.verbs.delete_jobs([job_id])
     except Conflict as error:
         cure = "" if there is None else cure_of(there, _pause(there))
-        raise Problem(409, "it is not yours to delete", error.what, cure=cure) from None
+        raise Problem(409, "conflict", error.what, cure=cure) from None
     words = "the job is deleted"
     if there is not None and there.declared and there.source != API_SOURCE:
-        words += f"; it comes back if a node of {there.source} is started"
+        words += f"; a node of {there.source} adds it again when it starts"
     return DoneView(words, job_id)
 
 
 @routes.post("/api/v2/jobs/batch", Role.OPERATOR, keyed=True, body_max=BATCH_BODY_MAX, example={"jobs": [EXAMPLE]})
 async def create_batch(desk: RequestContext, body: BatchBody) -> BatchAnswer:
-    """Add up to 1,000 jobs in one write; each is answered by itself."""
+    """Add up to 1,000 jobs in one write; each has its own answer."""
     items: list[BatchItem | None] = []
     puts: list[JobPut] = []
     bodies: list[JobBody] = []
@@ -298,7 +299,8 @@ async def _put_reply(
     job = written.job
     if written.answer is Answer.CONFLICT:
         words = f"job {job.id!r}: {written.detail}"
-        raise Problem(409, "it is not as you believed", words, cure=cure, revision=written.revision, **more)
+        title = REVISION_CONFLICT if "expected" in more else "conflict"
+        raise Problem(409, title, words, cure=cure, revision=written.revision, **more)
     if written.answer is Answer.OK and stops is not None:
         headers = {"Location": f"/api/v2/jobs/{quoted(job.id)}", **etag(written.revision)}
         return Reply(row_view(await desk.verbs.new_row(job, stops)), 201, headers)
@@ -317,9 +319,9 @@ def _revision(desk: RequestContext, body: JobBody) -> int | None:
         return body.revision
     number = said.removeprefix("W/").strip('"')
     if not (number.isascii() and number.isdecimal() and len(number) < 19):
-        raise InvalidInput("it is no revision", where="If-Match", cure='send If-Match: "3", the ETag of the job')
+        raise InvalidInput("invalid revision", where="If-Match", cure='send If-Match: "3", the ETag of the job')
     if body.revision not in (None, int(number)):
-        raise InvalidInput("If-Match and revision say different things", where="revision", cure="keep one of them")
+        raise InvalidInput("If-Match and revision differ", where="revision", cure="keep one of them")
     return int(number)
 
 
@@ -343,7 +345,7 @@ def _batch_item(written: PutResult | PolluxError, body: JobBody, cures: Mapping[
         case _:
             words = f"job {written.job.id!r}: {written.detail}"
             cure = cures.get(written.job.id, "")
-            problem = Problem(409, "it is not as you believed", words, cure=cure, revision=written.revision)
+            problem = Problem(409, "conflict", words, cure=cure, revision=written.revision)
             return BatchItem("refused", written.job.id, problem=problem.document())
 
 

@@ -1,4 +1,4 @@
-"""Which processes are there, who leads, and which versions share the store?"""
+"""Routes of nodes and scheduler versions."""
 
 from __future__ import annotations
 
@@ -59,27 +59,27 @@ class VersionList(Struct, frozen=True):
 class CompareQuery(Struct, frozen=True, forbid_unknown_fields=True):
     one: Number
     other: Number
-    since: Annotated[str, Meta(max_length=64, description='so long ago ("1h", "7d"), or a moment')] = "1h"
+    since: Annotated[str, Meta(max_length=64, description='an age ("1h", "7d"), or a time')] = "1h"
 
 
 class FiguresView(Struct, frozen=True, kw_only=True):
-    """How one version did: of its runs that ended since then.  The times are of those that the history still has."""
+    """Figures of one version, over its runs that ended since then; the times cover those still in the history."""
 
     version: int
     jobs: int
     waiting: int
     running: int
-    unread: int  # ends that its leader has not read: they are not counted yet
-    counted_from: str | None  # None: no leader has counted, and only what the history has is known
+    unread: int  # ended runs that its leader has not counted yet
+    counted_from: str | None  # None: no leader has counted, so only the history is known
     ended: int
     failed: int
     dead: int
     cancelled: int
-    kept: int  # of those that ended the history has so many
+    kept: int  # of those that ended, how many the history has
     late: Percentiles  # from due to the handler's start, first attempts only
     took: Percentiles
-    is_cut: bool  # the history has more than are looked at: these are the newest
-    uncounted: int  # of those that it has so many ended before the leaders began to count
+    is_cut: bool  # the history has more than were read: these are the newest
+    uncounted: int  # of those in the history, how many ended before leaders began to count
 
 
 class ComparedView(Struct, frozen=True):
@@ -89,7 +89,7 @@ class ComparedView(Struct, frozen=True):
 
 @routes.get("/api/v2/nodes", Role.VIEWER)
 async def list_nodes(desk: RequestContext) -> NodeList:
-    """The processes that live, and who leads."""
+    """List the live nodes, and the leader."""
     nodes = await nodes_now(desk.verbs)
     leader = leader_of(nodes)
     return NodeList([_view(node) for node in nodes], None if leader is None else leader.id)
@@ -97,7 +97,7 @@ async def list_nodes(desk: RequestContext) -> NodeList:
 
 @routes.get("/api/v2/versions", Role.VIEWER)
 async def list_versions(desk: RequestContext) -> VersionList:
-    """The scheduler versions that share the store."""
+    """List the scheduler versions that share the store."""
     found = [
         VersionView(
             each.number, each.counts.jobs, each.counts.held, each.counts.ready, each.counts.leased, each.leader or None
@@ -107,9 +107,9 @@ async def list_versions(desk: RequestContext) -> VersionList:
     return VersionList(found)
 
 
-@routes.get("/api/v2/versions/compare", Role.VIEWER, refuses=(404,), beyond="a time that cannot be read")
+@routes.get("/api/v2/versions/compare", Role.VIEWER, refuses=(404,), beyond="an invalid time")
 async def compare_versions(desk: RequestContext, query: CompareQuery) -> ComparedView:
-    """How two scheduler versions did, side by side: of the runs that ended since then."""
+    """Compare two scheduler versions by the runs that ended since then."""
     since_ms = read_at("since", lambda told: past_ms(told, desk.verbs.now_ms()), query.since)
     figures = await desk.verbs.compare((query.one, query.other), since_ms=since_ms)
     return ComparedView(moment(since_ms), [_figures(each) for each in figures])

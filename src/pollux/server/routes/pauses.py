@@ -1,4 +1,4 @@
-"""What stands still, and by whose word?  Pauses of a group, a target or everything; breakers; and the audit log."""
+"""Routes of pauses (group, target, everything), breakers and the audit log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StopView(Struct, frozen=True):
 
 
 class StopMade(StopView, frozen=True):
-    """`hint`: what may be meant otherwise, in words; nothing if there is a job of that group or target."""
+    """`hint`: a suggestion if no job has that group or target; otherwise empty."""
 
     hint: str
 
@@ -44,7 +44,7 @@ class StopList(Struct, frozen=True):
 
 
 class StopBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to pause: exactly one of `group`, `target`, `everything`; a job has a route of its own."""
+    """Exactly one of `group`, `target`, `everything`; a job is paused by its own route."""
 
     SAYS: ClassVar[dict[str, Any]] = {
         "oneOf": [
@@ -108,7 +108,7 @@ class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 @routes.get("/api/v2/stops", Role.VIEWER)
 async def list_stops(desk: RequestContext) -> StopList:
-    """All that is paused."""
+    """List all pauses."""
     return StopList([_stop(note) for note in await desk.verbs.stops()])
 
 
@@ -123,7 +123,7 @@ async def list_stops(desk: RequestContext) -> StopList:
 async def pause(desk: RequestContext, body: StopBody) -> StopMade:
     """Pause a group, a target or everything, until it is resumed or for a while.
 
-    `hint` says so if no job is of that group or target.
+    `hint` is set if no job has that group or target.
     """
     key = await desk.verbs.pause(
         group=body.group,
@@ -139,30 +139,30 @@ async def pause(desk: RequestContext, body: StopBody) -> StopMade:
 
 @routes.delete("/api/v2/stops", Role.OPERATOR, beyond="none, or more than one, of `group`, `target` and `everything`")
 async def resume(desk: RequestContext, query: StopQuery) -> StopGone:
-    """Let a group, a target or everything go on."""
+    """Resume a group, a target or everything."""
     was = await desk.verbs.resume(group=given(query.group), target=given(query.target), everything=query.everything)
-    return StopGone("it goes on" if was else "it was not paused", was)
+    return StopGone("it is resumed" if was else "it was not paused", was)
 
 
 @routes.get("/api/v2/breakers", Role.VIEWER)
 async def list_breakers(desk: RequestContext) -> BreakerList:
-    """Targets that are left alone for a while because they fail; none before breakers are there."""
+    """List circuit breakers; none before this version supports them."""
     notes = await desk.verbs.kept(BREAKER)
     return BreakerList([_breaker(note) for note in notes])
 
 
 @routes.post("/api/v2/breakers/{name}/reset", Role.OPERATOR)
 async def reset_breaker(desk: RequestContext, name: str) -> BreakerReset:
-    """Let a target be tried again at once."""
+    """Close a circuit breaker, so that its target is tried again now."""
     if not any(note.key == f"{BREAKER}{name}" for note in await desk.verbs.kept(f"{BREAKER}{name}")):
         raise NotFound("breaker", name, cure="GET /api/v2/breakers lists them")
     await desk.verbs.reset_breaker(name)
-    return BreakerReset("the breaker is closed: its target is tried again", name)
+    return BreakerReset("the breaker is closed", name)
 
 
 @routes.get("/api/v2/audit", Role.VIEWER)
 async def list_audit(desk: RequestContext, query: AuditQuery) -> AuditList:
-    """Who changed what, newest first."""
+    """List the lines of the audit log, newest first."""
     page = await desk.verbs.audit(after=given(query.before) or 0, limit=query.limit, newest=True)
     lines = [
         AuditView(line.seq, moment(line.at_ms), line.actor, line.action, line.subject, hide(line.detail), line.chain)

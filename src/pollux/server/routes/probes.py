@@ -1,4 +1,4 @@
-"""Is the process alive, and may it be given work?  Without a token, and without any detail."""
+"""Probes for liveness and readiness, without a token and without details."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class ReadyView(Struct, frozen=True):
 
 @routes.open("/live")
 async def live(desk: RequestContext) -> AliveView:  # noqa: ARG001  every route has it
-    """The process answers.
+    """Test whether the process answers.
 
-    It says nothing about scheduling: see `/api/v2/scheduler/health`.
+    It does not test the scheduling: see `/api/v2/scheduler/health`.
     """
     return AliveView()
 
 
 @routes.open("/ready", answer=ReadyView, also={503: ReadyView})
 async def ready(desk: RequestContext) -> Reply:
-    """The node has started and is not draining."""
+    """Test whether the node has started and is not draining."""
     crew = desk.verbs.crew
     is_ready = crew is not None and not crew.status().is_draining
     return Reply(ReadyView("ready" if is_ready else "not ready"), 200 if is_ready else 503)

@@ -1,7 +1,7 @@
-"""How does our own command line ask?  Each verb of the app under its name: the same arguments, answers and errors.
+"""RPC route of the `pollux` command line: each verb of the app by its name, with its arguments and errors.
 
-The door is for `pollux` commands of the same version; programs and people have the other routes, which stay the same
-from version to version.  Roles, limits and the rules for what comes by API hold here as they do there.
+Only for commands of the same version; programs use the other routes, which stay the same from version to version.
+Roles, limits and the rules for jobs and runs of the API apply here too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ routes = Routes("verbs")
 
 @routes.raw("GET", PATH, Role.VIEWER, include_in_schema=False)
 async def hello(desk: RequestContext) -> Response:
-    """Who answers here, and whom does it take you for?"""
+    """The node's identity and that of the caller."""
     _refuse_other_versions(desk)
     url = desk.verbs.store_url
     answer = Hello(
@@ -84,8 +84,8 @@ async def ask(desk: RequestContext) -> Response:
     _refuse_other_versions(desk)
     name = desk.request.path_params["verb"]
     if name not in ROLES:
-        words = f"no verb is called {name!r}{did_you_mean(name, ROLES)}"
-        raise Problem(404, "there is no such thing", words, cure="the routes for programs are in /api/v2/docs")
+        words = f"there is no verb {name!r}{did_you_mean(name, ROLES)}"
+        raise Problem(404, "not found", words, cure="programs use the routes of /api/v2/docs")
     desk.refuse_below(ROLES[name])
     verb = verb_of(name)
     try:
@@ -111,7 +111,7 @@ def _refuse_missing(verb: Callable[..., Any], said: Mapping[str, Any]) -> None:
     try:
         signature(verb).bind(**said)
     except TypeError as error:
-        raise InvalidInput(f"it cannot be asked so: {error}", cure="ask with a `pollux` command") from None
+        raise InvalidInput(f"wrong arguments: {error}", cure="use a `pollux` command") from None
 
 
 async def _paged(pages: AsyncIterator[Any]) -> Response:
@@ -139,9 +139,9 @@ def _refuse_other_versions(desk: RequestContext) -> None:
     if theirs != __version__:
         raise Problem(
             409,
-            "this is for a command line of the same version",
-            f"this node is Pollux {__version__}, the one who asks is {theirs[:40] or 'no command of Pollux'}",
-            cure=f"install Pollux {__version__} there; programs use the other routes: /api/v2/docs",
+            "version mismatch",
+            f"this node is Pollux {__version__}, the caller is {theirs[:40] or 'not a pollux command'}",
+            cure=f"install Pollux {__version__} there; programs use the routes of /api/v2/docs",
         )
 
 

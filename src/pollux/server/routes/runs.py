@@ -1,4 +1,4 @@
-"""Which runs are there?  List, show, ask for one or many, cancel, and why one runs or not."""
+"""Routes of runs: list, show, enqueue one or many, cancel, explain."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ routes = Routes("runs")
 
 
 class RunsBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Up to 1,000 runs, each as it is sent alone; `job_id` may stand here for all."""
+    """Up to 1,000 runs, each with the fields of a single one; `job_id` here applies to all."""
 
     runs: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=ITEMS_MAX)]
     job_id: JobRef | None = None
@@ -51,12 +51,12 @@ class RunsBody(Struct, frozen=True, forbid_unknown_fields=True):
 class RunItem(Struct, frozen=True, omit_defaults=True):
     answer: Literal["ok", "already", "refused"]
     id: str | None = None
-    message: str = ""  # of one that was there already: what became of what was sent
+    message: str = ""  # for a run that existed already: which of the sent fields were ignored
     problem: dict[str, Any] | None = None
 
 
 class RunsAnswer(Struct, frozen=True):
-    """An answer for each, in the order of the request."""
+    """One answer for each run, in the order of the request."""
 
     ok: int
     already: int
@@ -87,13 +87,13 @@ async def list_runs(desk: RequestContext, query: RunQuery) -> RunList:
     keyed=True,
     refuses=(404, 409),
     example=EXAMPLE,
-    beyond="params that the job's handler does not take, and both `at` and `delay`",
+    beyond="params that the job's handler does not accept, and both `at` and `delay`",
 )
 async def enqueue(desk: RequestContext, body: RunBody) -> Reply:
-    """Ask for one run of a job, now, `at` a moment or after a `delay`.
+    """Enqueue one run of a job, now, `at` a time or after a `delay`.
 
-    The same `id` again is the same run: 200, and `message` says what of it was kept.  A `key` allows one live run: 409
-    if there is one.  One for later lets the job's schedule go on until its time has come.
+    The same `id` again returns the existing run: 200, and `message` names the sent fields that were ignored.  At most
+    one live run may have a `key`: otherwise 409.  The job's schedule goes on until a run for later is due.
     """
     job = await desk.verbs.get_job(body.job_id)
     check_asker(desk, job, body.params)
@@ -114,7 +114,7 @@ async def enqueue(desk: RequestContext, body: RunBody) -> Reply:
 
 @routes.post("/api/v2/runs/batch", Role.OPERATOR, keyed=True, body_max=BATCH_BODY_MAX, example={"runs": [EXAMPLE]})
 async def enqueue_batch(desk: RequestContext, body: RunsBody) -> RunsAnswer:
-    """Ask for up to 1,000 runs in one write; each is answered by itself."""
+    """Enqueue up to 1,000 runs in one write; each has its own answer."""
     asks: list[RunRequest | PolluxError | Problem] = []
     async for number, sent in in_pieces(body.runs):
         asks.append(_ask(desk, {"job_id": body.job_id, **sent} if body.job_id is not None else sent, number))
@@ -140,13 +140,13 @@ async def cancel(desk: RequestContext, run_id: str, body: ReasonBody) -> RunCanc
     await desk.verbs.find_run(run_id)
     [answer] = await desk.verbs.cancel_runs([run_id], reason=body.reason or "")
     is_new = answer.answer is Answer.OK
-    words = "it is cancelled, or asked to stop" if is_new else "it is over already, or was asked to stop before"
+    words = "cancelled, or requested to stop" if is_new else "it has ended already, or was requested to stop before"
     return RunCancelled(words, run_id, answer.answer.value)
 
 
 @routes.get("/api/v2/runs/{run_id}/why", Role.VIEWER)
 async def why(desk: RequestContext, run_id: str) -> WhyView:
-    """Why does the run run, or not?"""
+    """Explain why the run runs or does not run."""
     await desk.verbs.find_run(run_id)
     return await why_view(desk, run_id)
 

@@ -1,4 +1,4 @@
-"""How is the whole of it steered?  Drain, resume, plan now, read the file again, settings; and what lies ahead."""
+"""Routes of the scheduler: drain, resume, trigger, reload, rollback, settings, forecast."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pollux.units import DAY_MS, duration_ms, moment_ms
 
 PLAN_JOBS_MAX = 200_000
 PLAN_MAX_MS = 366 * DAY_MS
-NO_FILE = "this node has no file, or what it says cannot be used"
+NO_FILE = "this node has no config file, or the file is invalid"
 CHANGEABLE = {"path": {"enum": list(LIVE_PATHS)}}
 
 routes = Routes("scheduler")
 
 
 class NodeQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    node: Annotated[str, Meta(max_length=300, description="only this node; nothing: all")] | UnsetType = UNSET
+    node: Annotated[str, Meta(max_length=300, description="only this node; default: all")] | UnsetType = UNSET
 
 
 class DrainBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,23 +41,28 @@ class DrainView(Struct, frozen=True):
     message: str
     draining: bool
     node: str | None
-    workers_busy: int  # runs that are still at work
+    workers_busy: int  # runs in progress
 
 
 class ReloadBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """With `text`: what would change if the file held that?  It is looked at and never applied, so `dry_run` it is."""
+    """`text` replaces the text of the file for a dry run; it is never applied, so `dry_run` must be set."""
 
-    dry_run: bool = False  # only say what would change
-    replace: bool = False  # also where most jobs go, or those that a living node declares from another text
-    text: Annotated[str, Meta(description="look at this in the place of the file's own; with dry_run")] | None = None
+    dry_run: bool = False  # only report what would change
+    replace: bool = False  # also if most jobs are removed, or jobs that a living node declares from another text
+    text: Annotated[str, Meta(description="compare this instead of the file; with dry_run")] | None = None
     called: Annotated[str, Meta(max_length=1_000, description="the name of its file, for messages")] | None = None
-    source: Annotated[str, Meta(max_length=300, description="whose next text it is; else this node's")] | None = None
+    source: (
+        Annotated[
+            str, Meta(max_length=300, description="the source that the text belongs to; default: that of this node")
+        ]
+        | None
+    ) = None
 
 
 class RollbackBody(Struct, frozen=True, forbid_unknown_fields=True):
-    to: Annotated[str, Meta(max_length=100, description="the digest of a version; nothing: the one before")] | None = (
-        None
-    )
+    to: (
+        Annotated[str, Meta(max_length=100, description="the digest of a version; default: the previous one")] | None
+    ) = None
     replace: bool = False  # as with a reload
 
 
@@ -80,8 +85,8 @@ class ReloadView(Struct, frozen=True):
     options: list[ChangeView]
     needs_restart: list[ChangeView]
     source: str  # whose jobs were compared
-    unseen: list[str]  # functions that a sent text names and the node has not imported: nobody looked at them
-    refused: str  # of a dry run: why it would be refused without `replace`; nothing: it would not
+    unseen: list[str]  # functions that a sent text names and the node has not imported: not checked
+    refused: str  # of a dry run: why it would be refused without `replace`; empty: it would not
 
 
 class FileVersion(Struct, frozen=True):
@@ -109,7 +114,7 @@ class SettingView(Struct, frozen=True):
     at: str | None
     meaning: str
     overruled_by: Annotated[
-        str, Meta(description="what says otherwise on the node that was asked: its environment, ...")
+        str, Meta(description="what overrides the setting on the node that answers: its environment, ...")
     ]
 
 
@@ -127,10 +132,10 @@ class SettingGone(Struct, frozen=True):
 
 
 class PlanQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    since: Annotated[str, Meta(max_length=64, description="where the window begins; nothing: now")] | UnsetType = field(
+    since: Annotated[str, Meta(max_length=64, description="start of the window; default: now")] | UnsetType = field(
         default=UNSET, name="from"
     )
-    window: Annotated[str, Meta(max_length=32, description='how far: "1h", "24h", "7d"')] = "1h"
+    window: Annotated[str, Meta(max_length=32, description='length: "1h", "24h", "7d"')] = "1h"
     group: Text | UnsetType = UNSET
     job_id: Text | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=1_000, description="firings that are listed; all are counted")] = 100
@@ -143,7 +148,7 @@ class FiringView(Struct, frozen=True):
 
 
 class PlanView(Struct, frozen=True):
-    """What fires in the window if nothing changes."""
+    """The firings of the window if nothing changes."""
 
     from_at: str | None
     to_at: str | None
@@ -155,15 +160,15 @@ class PlanView(Struct, frozen=True):
     buckets_from: str | None
     buckets: list[int]  # firings in each
     peak: int
-    quiet: dict[str, int]  # jobs that do not fire by themselves, by kind
+    quiet: dict[str, int]  # jobs without a schedule, by kind
 
 
 @routes.post("/api/v2/scheduler/drain", Role.OPERATOR, refuses=(404,))
 async def drain(desk: RequestContext, query: NodeQuery, body: DrainBody) -> DrainView:
-    """Let the workers claim nothing until they are resumed, over restarts; what runs goes on, and so does planning."""
+    """Stop workers from claiming runs until they are resumed, also across restarts; current runs and planning go on."""
     node = given(query.node)
     await desk.verbs.drain_workers(node, reason=body.reason or "")
-    words = "the workers claim nothing more" if node is None else f"node {node} claims nothing more"
+    words = "the workers are drained" if node is None else f"node {node} is drained"
     return DrainView(words, draining=True, node=node, workers_busy=await _busy(desk, node))
 
 
@@ -172,17 +177,17 @@ async def resume(desk: RequestContext, query: NodeQuery) -> DrainView:
     """Let the workers claim again."""
     node = given(query.node)
     was = await desk.verbs.resume_workers(node)
-    words = "they claim again" if was else "they were not drained"
+    words = "the workers claim again" if was else "the workers were not drained"
     return DrainView(words, draining=False, node=node, workers_busy=await _busy(desk, node))
 
 
 @routes.post("/api/v2/scheduler/trigger", Role.OPERATOR)
 async def trigger(desk: RequestContext) -> TriggerView:
-    """Plan now, wherever the leader is, and say what that fired and released."""
+    """Make the leader plan now, on whichever node it is, and report what it fired and released."""
     done: TriggerResult = await desk.verbs.trigger()
     words = f"{done.fired} fired, {done.released} released, {done.skipped} skipped"
     if not done.leaders:
-        words = "nobody leads, so nobody planned"
+        words = "there is no leader, so nothing was planned"
     elif len(done.answered) < len(done.leaders):
         words += "; not every leader has answered yet"
     return TriggerView(words, list(done.leaders), list(done.answered), done.fired, done.released, done.skipped)
@@ -190,14 +195,14 @@ async def trigger(desk: RequestContext) -> TriggerView:
 
 @routes.post("/api/v2/scheduler/reload", Role.ADMIN, refuses=(409, 422), example={"dry_run": True}, beyond=NO_FILE)
 async def reload(desk: RequestContext, body: ReloadBody) -> ReloadView:
-    """Read the file again and make it hold; a file that is wrong changes nothing.
+    """Read the config file again and apply it; an invalid file changes nothing.
 
-    With `dry_run` it only says what would change; with `text`, too, what that text would change in the file's place.
-    A text that the source never had is refused if it takes away jobs that a living node declares from another text, or
-    more than half of them (and at least five), unless its `release` is higher or `replace` is said.
+    `dry_run` only reports what would change; with `text`, what that text would change instead of the file.  A text
+    that the source never had is refused if it removes jobs that a living node declares from another text, or more
+    than half of them (and at least five), unless its `release` is higher or `replace` is set.
     """
     if body.text is None and (body.called or body.source):
-        raise InvalidInput("there is no text to call so", where="text", cure="send the text, too")
+        raise InvalidInput("it is required with `called` and `source`", where="text", cure="send the text")
     called, source = body.called or "", body.source or ""
     verbs, dry_run, replace = desk.verbs, body.dry_run, body.replace
     return _reloaded(await verbs.reload(dry_run=dry_run, text=body.text, called=called, source=source, replace=replace))
@@ -205,19 +210,19 @@ async def reload(desk: RequestContext, body: ReloadBody) -> ReloadView:
 
 @routes.post("/api/v2/scheduler/rollback", Role.ADMIN, refuses=(404, 409, 422), beyond=NO_FILE)
 async def rollback(desk: RequestContext, body: RollbackBody) -> ReloadView:
-    """Put the text before back into the file, and make it hold."""
+    """Write the previous text back into the config file, and apply it."""
     return _reloaded(await desk.verbs.rollback(body.to, replace=body.replace))
 
 
 @routes.get("/api/v2/scheduler/file-versions", Role.VIEWER, refuses=(422,), beyond=NO_FILE)
 async def file_versions(desk: RequestContext) -> FileVersions:
-    """The texts of the file that were applied, oldest first."""
+    """List the texts of the config file that were applied, oldest first."""
     return FileVersions([FileVersion(each.digest, moment(each.at_ms)) for each in await desk.verbs.file_versions()])
 
 
 @routes.get("/api/v2/scheduler/settings", Role.VIEWER)
 async def settings(desk: RequestContext) -> SettingList:
-    """What was changed for all nodes, and by whom."""
+    """List the options that were changed for all nodes, and by whom."""
     return SettingList([_setting(desk, each) for each in await desk.verbs.settings()])
 
 
@@ -225,35 +230,35 @@ async def settings(desk: RequestContext) -> SettingList:
     "/api/v2/scheduler/settings/{path}",
     Role.ADMIN,
     example={"value": 50},
-    beyond="a value that this option cannot have",
+    beyond="a value that this option does not allow",
     parts_say=CHANGEABLE,
 )
 async def change_setting(desk: RequestContext, path: str, body: SettingBody) -> SettingView:
-    """Change an option for all nodes, from now on and over restarts."""
+    """Change an option for all nodes, also across restarts."""
     return _setting(desk, await desk.verbs.set_setting(path, body.value))
 
 
 @routes.delete("/api/v2/scheduler/settings/{path}", Role.ADMIN, parts_say=CHANGEABLE)
 async def unset_setting(desk: RequestContext, path: str) -> SettingGone:
-    """Let the file, or the default, decide again."""
+    """Remove a setting, so that the file or the default applies again."""
     if not await desk.verbs.unset_setting(path):
-        raise NotFound("setting", path, cure="nobody has set it: the file, or the default, decides already")
-    return SettingGone("the file, or the default, decides again", path)
+        raise NotFound("setting", path, cure="it is not set: the file or the default applies already")
+    return SettingGone("the file or the default applies again", path)
 
 
-@routes.get("/api/v2/scheduler/plan", Role.VIEWER, refuses=(409,), beyond="a window that lies out of reach")
+@routes.get("/api/v2/scheduler/plan", Role.VIEWER, refuses=(409,), beyond="a window out of range")
 async def plan(desk: RequestContext, query: PlanQuery) -> PlanView:
-    """What lies ahead: what fires in a window, how many at once, and what does not fire by itself."""
+    """Forecast the firings of a window: list, histogram, and the number of jobs without a schedule."""
     now_ms = desk.verbs.now_ms()
     since = given(query.since)
     from_ms = now_ms if since is None else read_at("from", moment_ms, since)
     width_ms = read_at("window", duration_ms, query.window)
     if not now_ms - DAY_MS <= from_ms <= now_ms + PLAN_MAX_MS:
-        raise InvalidInput("that lies out of reach", where="from", cure="from a day ago to 366d ahead")
+        raise InvalidInput("out of range", where="from", cure="from a day ago to 366d ahead")
     if not 0 < width_ms <= PLAN_MAX_MS:
-        raise InvalidInput("that lies out of reach", where="window", cure="more than nothing, and at most 366d")
+        raise InvalidInput("out of range", where="window", cure="more than 0, and at most 366d")
     if (count := (await desk.verbs.counts()).jobs) > PLAN_JOBS_MAX:
-        cure = f"here at most {PLAN_JOBS_MAX:,} are looked at; `pollux plan` takes its time"
+        cure = f"this route handles at most {PLAN_JOBS_MAX:,}; use `pollux plan`"
         raise InvalidInput(f"there are {count:,} jobs", cure=cure)
     known = await known_of(desk.verbs)
     group, job_id = given(query.group), given(query.job_id)
@@ -292,9 +297,9 @@ async def _busy(desk: RequestContext, node: str | None) -> int:
 
 
 def _reloaded(done: ReloadResult) -> ReloadView:
-    words = "this would change" if done.is_dry else "the file holds now"
+    words = "this would change" if done.is_dry else "the file is applied"
     return ReloadView(
-        message="nothing differs from what holds already" if done.is_empty else words,
+        message="nothing changes" if done.is_empty else words,
         path=done.path,
         digest=done.digest,
         dry_run=done.is_dry,

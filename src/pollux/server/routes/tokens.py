@@ -1,4 +1,4 @@
-"""Who may use this API?  Tokens, for admins; the secret itself is in the answer that makes it, and nowhere else."""
+"""Routes of tokens, for admins.  Only the answer that creates a token has its secret."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TokenList(Struct, frozen=True):
 
 
 class NewToken(Struct, frozen=True):
-    """The one answer that shows it."""
+    """A token with its secret, which no later answer shows."""
 
     secret: str
     token: Token
@@ -40,7 +40,7 @@ class NewToken(Struct, frozen=True):
 
 @routes.get(PATH, Role.ADMIN)
 async def tokens(desk: RequestContext) -> TokenList:
-    """Every token, without its secret."""
+    """List all tokens, without their secrets."""
     return TokenList(await desk.verbs.tokens())
 
 
@@ -51,22 +51,22 @@ async def tokens(desk: RequestContext) -> TokenList:
     status=201,
     refuses=(409,),
     example={"role": "viewer", "name": "grafana"},
-    beyond="an `expires` of no time at all",
+    beyond="an `expires` of zero",
 )
 async def create(desk: RequestContext, body: TokenBody) -> Reply:
-    """Make a token; all nodes of the store take it at once."""
+    """Create a token; all nodes of the store accept it at once."""
     made = await desk.verbs.create_token(body.role, name=body.name, expires=body.expires)
     return Reply(NewToken(made.secret, made.token), 201)
 
 
 @routes.delete(f"{PATH}/{{token_id}}", Role.ADMIN)
 async def revoke(desk: RequestContext, token_id: str) -> Token:
-    """Take a token back, by its id or its name; every node refuses it within seconds."""
+    """Revoke a token by its id or name; every node refuses it within seconds."""
     return await desk.verbs.revoke_token(token_id)
 
 
 @routes.post(f"{PATH}/{{token_id}}/rotate", Role.ADMIN, answer=NewToken, status=201, refuses=(409,))
 async def rotate(desk: RequestContext, token_id: str, body: RotateBody) -> Reply:
-    """A new token in place of another, which stays good for the overlap."""
+    """Replace a token by a new one; the old one stays valid for the overlap."""
     made = await desk.verbs.rotate_token(token_id, overlap=body.overlap)
     return Reply(NewToken(made.secret, made.token), 201)

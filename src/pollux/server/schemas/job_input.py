@@ -1,6 +1,6 @@
-"""Which job does a body mean?  Older words and ours become one job, by the same rules as a file's.
+"""Job from a request body, by the same rules as for a config file.
 
-Two words for one thing may both be there if they say the same.  What this version cannot do is refused, not stored.
+Two names of one field may both be sent if their values are equal.  Features that this version lacks are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pollux.server.schemas.reading import UnfitBody
 URL_HANDLER = "http"
 NOT_YET = ("depends_on", "trigger_webhook", "trigger_channel")
 _PLAIN = ("name", "priority", "group", "target", "overlap", "misfire", "isolate", "tags", "source_id")
-_KINDS = {  # the schedule's words, and what `schedule_type` calls them
+_KINDS = {  # schedule field -> values of `schedule_type`
     "interval": ("interval",),
     "cron": ("cron",),
     "at": ("once",),
@@ -28,23 +28,25 @@ _KINDS = {  # the schedule's words, and what `schedule_type` calls them
     "event": ("event",),
 }
 _SCHEDULE = ("schedule_type", "cron_expression", "cron", "tz", "interval", "start", "spread", "at", "once", "event")
-CheckParams = Callable[[str, Mapping[str, Any]], None]  # raises `InvalidInput` for what a handler cannot use
+CheckParams = Callable[
+    [str, Mapping[str, Any]], None
+]  # raises `InvalidInput` for params that a handler does not accept
 _BELONGS = {"tz": "cron", "start": "interval", "spread": "interval"}
 
 
 class _Reading:
-    """One body, and all that is wrong with it."""
+    """One body and the list of its problems."""
 
     def __init__(self, body: JobBody) -> None:
         self.body = body
         self.problems: list[InvalidInput] = []
-        self.words = {"params": word_of_params(body)}  # our word for a thing -> the word that the body used
+        self.words = {"params": word_of_params(body)}  # our name of a field -> the name in the body
 
     def refuse(self, where: str, what: str, cure: str = "") -> None:
         self.problems.append(InvalidInput(what, where=where, cure=cure))
 
     def tell(self, error: InvalidInput, where: str = "") -> None:
-        """Take over what others found, with the words of the body."""
+        """Add the problems of an error, with the field names of the body."""
         for one in problems_of(error):
             path = (one.at(where) if where else one).where.split(".")
             if path[0] == "schedule" and path[-1] in _BELONGS:
@@ -58,23 +60,23 @@ class _Reading:
             self.problems.append(InvalidInput(one.what, where=".".join(path), cure=one.cure))
 
     def same(self, ours: str, theirs: str) -> Any:
-        """One thing that has two names."""
+        """The value of a field that has two names."""
         mine, other = getattr(self.body, ours), getattr(self.body, theirs)
         if mine is not None and other is not None and mine != other:
-            self.refuse(theirs, f"{theirs} and {ours} say different things", "keep one of them")
+            self.refuse(theirs, f"{theirs} and {ours} differ", "keep one of them")
         self.words[ours] = theirs if mine is None else ours
         return other if mine is None else mine
 
 
 def job_of_body(body: JobBody, job_id: str, check: CheckParams) -> Job:
-    """The job, or `InvalidInput`, or `InvalidConfig` with everything that is wrong.
+    """The job, or `InvalidInput`, or `InvalidConfig` with every problem.
 
-    What its handler thinks of the params is asked by whoever puts the job; here only if something else is wrong.
+    The put itself checks the params against the handler; here they are checked only if there are other problems.
     """
     reading = _Reading(body)
     for name in NOT_YET:
         if getattr(body, name):
-            reading.refuse(name, "not in this version: the job would not wait for it", "leave it out")
+            reading.refuse(name, "not supported in this version", "omit it")
     handler, params = _handler(reading)
     schedule = _schedule(reading)
     given: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(body, name)) is not None}
@@ -96,7 +98,7 @@ def job_of_body(body: JobBody, job_id: str, check: CheckParams) -> Job:
 
 
 def also_wrong(unfit: UnfitBody) -> list[InvalidInput]:
-    """What is wrong with the fields that are of their kind, as far as that does not follow from the others."""
+    """Problems of the decoded fields that do not follow from the undecoded ones."""
     bad = {problem.where.partition(".")[0] for problem in unfit.problems}
     try:
         job_of_body(unfit.partial, unfit.partial.id or "x", lambda *_: None)
@@ -110,23 +112,23 @@ def also_wrong(unfit: UnfitBody) -> list[InvalidInput]:
 
 
 def word_of_params(body: JobBody) -> str:
-    """Where the params stand in a body."""
+    """The field of the body that has the params."""
     if body.http is not None or body.exec is not None:
         return "http" if body.http is not None else "exec"
     return "url" if body.url is not None and not body.params else "params"
 
 
 def place_in(where: str, word: str) -> str:
-    """A place in the params, `where`, as the body names them: by `word`."""
+    """The place `where` in the params, with the field name `word` of the body."""
     rest = where.removeprefix("params").removeprefix(".")
     return word if word == "url" and rest in {"", "url"} else ".".join(part for part in (word, rest) if part)
 
 
 def _handler(reading: _Reading) -> tuple[str | None, dict[str, Any]]:
-    """Which code, with which params."""
+    """The handler and its params."""
     body = reading.body
     if body.http is not None and body.exec is not None:
-        reading.refuse("exec", "http and exec cannot both be its handler", "keep one of them")
+        reading.refuse("exec", "http and exec exclude each other", "keep one of them")
         return None, {}
     if body.http is not None:
         return _built_in(reading, URL_HANDLER, {"url": body.http} if isinstance(body.http, str) else body.http)
@@ -134,24 +136,24 @@ def _handler(reading: _Reading) -> tuple[str | None, dict[str, Any]]:
         return _built_in(reading, "exec", body.exec if isinstance(body.exec, dict) else {"argv": body.exec})
     handler = body.handler or (URL_HANDLER if body.url is not None else None)
     if handler is None:
-        cure = 'say "url": "https://...", or "handler": the name of one that a node has'
-        reading.refuse("handler", "nothing says what to run", cure)
+        cure = 'send "url": "https://...", or "handler": the name of one that a node has'
+        reading.refuse("handler", "nothing to run is named", cure)
         return None, {}
     params = dict(body.params or {})
     if body.url is not None and handler != URL_HANDLER:
-        reading.refuse("url", f"handler {handler!r} polls no URL by itself", 'put it into "params"')
+        reading.refuse("url", f"handler {handler!r} has no url", 'send it in "params"')
     elif body.url is not None and params.setdefault("url", body.url) != body.url:
-        reading.refuse("url", "url and params.url say different things", "keep one of them")
+        reading.refuse("url", "url and params.url differ", "keep one of them")
     return handler, params
 
 
 def _built_in(reading: _Reading, name: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     body = reading.body
     if body.handler not in (None, name):
-        reading.refuse("handler", f"handler {body.handler!r} beside {name}", "keep one of them")
+        reading.refuse("handler", f"handler {body.handler!r} contradicts {name}", "keep one of them")
     for other in ("params", "url"):
         if getattr(body, other) is not None:
-            reading.refuse(other, f"{other} beside {name}", f"write it under {name}")
+            reading.refuse(other, f"{other} is not allowed with {name}", f"send it inside {name}")
     return name, dict(params)
 
 
@@ -182,7 +184,7 @@ def _schedule(reading: _Reading) -> Schedule | None:
     line = reading.same("cron", "cron_expression")
     kinds = _kinds(body)
     if len(kinds) > 1:
-        reading.refuse(kinds[1], f"{' and '.join(kinds)} cannot both say when", "keep one of them")
+        reading.refuse(kinds[1], f"{' and '.join(kinds)} exclude each other", "keep one of them")
         for each in kinds:
             _judge(reading, each, line)
         return None
@@ -192,7 +194,7 @@ def _schedule(reading: _Reading) -> Schedule | None:
         return None
     for modifier, owner in _BELONGS.items():
         if getattr(body, modifier) is not None and kind != owner:
-            reading.refuse(modifier, f"it means nothing without {owner}", f"take it away, or give the job {owner}")
+            reading.refuse(modifier, f"it needs {owner}", f"omit it, or send {owner}")
     reading.words["schedule"] = reading.words.get(kind, kind)
     try:
         return _made(kind, body, line)
@@ -202,7 +204,7 @@ def _schedule(reading: _Reading) -> Schedule | None:
 
 
 def _judge(reading: _Reading, kind: str, line: str) -> None:
-    """What is wrong with a word for when that cannot hold anyway."""
+    """Check a schedule field that is refused anyway, for its own problems."""
     reading.words["schedule"] = reading.words.get(kind, kind)
     try:
         made = _made(kind, reading.body, line)
@@ -228,17 +230,17 @@ def _made(kind: str, body: JobBody, line: str) -> Schedule | None:
 
 
 def _fits_type(reading: _Reading, kind: str) -> bool:
-    """Does `schedule_type`, if it is there, say the same as the rest?"""
+    """Does `schedule_type`, if sent, match the other fields?"""
     said = reading.body.schedule_type
     if said is None or (said == "manual" and not kind) or said in _KINDS.get(kind, ()):
         return True
     if said == "manual":
-        reading.refuse("schedule_type", f"it is manual, but {kind} says when", f"leave out {kind}")
+        reading.refuse("schedule_type", f"it is manual, but {kind} is a schedule", f"omit {kind}")
     elif kind:
-        reading.refuse("schedule_type", f"it is {said}, but {kind} says when", "keep one of them")
+        reading.refuse("schedule_type", f"it is {said}, but {kind} is sent", "keep one of them")
     else:
         missing = {"cron": "cron_expression", "interval": "interval", "once": "at"}.get(said, said)
-        reading.refuse(missing, f"schedule_type is {said}, and {missing} is missing", f"say {missing}")
+        reading.refuse(missing, f"schedule_type is {said}, but {missing} is missing", f"send {missing}")
     return False
 
 

@@ -1,7 +1,6 @@
-"""How does a job look on the wire?  The words of the file, and the older names that clients know, both ways.
+"""Schemas of jobs: the fields of the config file, and older names of them, in requests and answers.
 
-`JobBody` is what is sent, `JobView` what is answered.  What was answered may be sent again: fields that only tell how
-it goes are read over.
+`JobBody` is a request, `JobView` an answer.  An answer may be sent back as a request: its read-only fields are ignored.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from pollux.secrets import HIDDEN, hide
 from pollux.units import DURATION_MAX_MS, SECOND_MS, format_moment, format_ms
 
 ID_PATTERN = r"^[A-Za-z0-9._:/\-]{1,200}$"
-NOT_READ = frozenset(  # what an answer tells besides, and a body may hold because it was an answer
+NOT_READ = frozenset(  # read-only fields of an answer; a body may have them and they are ignored
     {"state", "held", "schedule", "next_due_at", "last_due_at", "last", "source", "release", "declared"}
 )
 PRINTED = r"^([^\p{C}\p{Z}]| )*$"  # what `str.isprintable` allows
 PrintedText = Annotated[str, Meta(max_length=200)]
-JobId = Annotated[  # what is no id is told in the words of `check_id`
+JobId = Annotated[  # `check_id` reports an invalid one
     str, Meta(extra_json_schema={"pattern": ID_PATTERN}, description="1 to 200 letters, digits and . _ : / -")
 ]
 JobRef = Annotated[str, Meta(pattern=ID_PATTERN, description="1 to 200 letters, digits and . _ : / -")]
-# What a schema can say of a duration is told there; a wrong one is refused in the words of `duration_ms`.
+# The schema covers what it can express; `duration_ms` reports an invalid duration.
 _DIGITS = {"w": 2, "d": 3, "h": 4, "m": 6, "s": 7}  # all of them together stay below ten years
 _UNITS = "".join(rf"([0-9]{{1,{digits}}}(\.[0-9]{{1,3}})?{unit})?" for unit, digits in _DIGITS.items())
 DURATION_SCHEMA = {
@@ -54,13 +53,13 @@ Moment = Annotated[
         extra_json_schema={"format": "date-time", "pattern": "^(19[7-9]|[2-9][0-9])"},
     ),
 ]
-_OLDER = {"deprecated": True}  # fields of older schedulers, which are read as well
+_OLDER = {"deprecated": True}  # fields of older schedulers, still accepted
 PriorityWord = Literal["high", "normal", "low", 1, 2, 3]
 StateWord = Literal["active", "running", "waiting", "paused", "disabled", "undeclared", "done"]
 
 
 class RetryBody(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How often and how soon a failed run is tried again."""
+    """Number and delays of the attempts of a failed run."""
 
     attempts: Annotated[int, Meta(ge=1, le=100)] | None = None
     base: Duration | None = None
@@ -70,10 +69,10 @@ class RetryBody(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class JobBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A job as it is sent.
+    """A job in a request.
 
-    Say what to run (`url`, `http`, `handler` or `exec`) and when (`interval`, `cron`, `at`, `once`; with none of them
-    it runs when asked).
+    It needs what to run (`url`, `http`, `handler` or `exec`), and may have a schedule (`interval`, `cron`, `at`,
+    `once`); without one it runs on demand.
     """
 
     id: JobId | None = None
@@ -82,12 +81,16 @@ class JobBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     url: Annotated[str, Meta(max_length=4_096, description="poll this; the same as `http: {url: ...}`")] | None = None
     http: str | dict[str, Any] | None = None
     exec: str | list[str] | dict[str, Any] | None = None
-    handler: Annotated[PrintedText, Meta(description="the name of a handler that a node has registered")] | None = None
+    handler: (
+        Annotated[PrintedText, Meta(description="the name of a handler that a live node has registered")] | None
+    ) = None
     params: dict[str, Any] | None = None
     # when
     schedule_type: Annotated[
         Literal["cron", "interval", "immediate", "once", "event", "manual"] | None,
-        Meta(description="an older way to say which of `cron`, `interval`, `at`, ... it is", extra_json_schema=_OLDER),
+        Meta(
+            description="an older way to name which of `cron`, `interval`, `at`, ... is used", extra_json_schema=_OLDER
+        ),
     ] = None
     cron_expression: Annotated[
         Annotated[str, Meta(max_length=200)] | None,
@@ -127,9 +130,9 @@ class JobBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     trigger_webhook: str | None = None
     trigger_channel: str | None = None
     revision: Annotated[
-        int | None, Meta(description="PUT: change the job only if this is its revision; nothing: whatever it is")
+        int | None, Meta(description="PUT: change the job only if this is its revision; default: any")
     ] = None
-    # what an answer tells besides; not read
+    # read-only: of an answer, ignored
     state: str | None = None
     held: str | None = None
     schedule: str | None = None
@@ -142,9 +145,9 @@ class JobBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class LastView(Struct, frozen=True, gc=False):
-    """How it went: what the outcomes taught about a job."""
+    """The last outcomes of a job."""
 
-    outcome: str  # ok, changed, retrying, failed, dead, cancelled, or nothing yet
+    outcome: str  # ok, changed, retrying, failed, dead, cancelled, or empty
     ended_at: str | None
     success_at: str | None
     change_at: str | None
@@ -159,7 +162,7 @@ class LastView(Struct, frozen=True, gc=False):
 
 
 class JobView(Struct, frozen=True, kw_only=True, gc=False):
-    """A job as it is answered."""
+    """A job."""
 
     id: str
     name: str
@@ -195,13 +198,13 @@ class JobView(Struct, frozen=True, kw_only=True, gc=False):
     release: int
     declared: bool
     state: StateWord
-    held: str  # why it does not run although it should
+    held: str  # why a due job does not run
     next_due_at: str | None
     last_due_at: str | None
     last: LastView
 
 
-@lru_cache(maxsize=1_000)  # many are due at the same moment
+@lru_cache(maxsize=1_000)  # many jobs are due at the same time
 def moment(ms: int | None) -> str | None:
     return None if ms is None else format_moment(max(0, ms))
 

@@ -1,4 +1,8 @@
-"""What is wrong with a value?  The reader of JSON says it in its own words; here it becomes ours, with the cure."""
+"""Decoding of bodies, queries and paths, with every problem at once and its cure.
+
+A body is read as JSON, regardless of its content type: UTF-8, of limited size and depth, every key once, numbers of 64
+bits.  It is decoded into a Struct field by field, so that three wrong fields make three problems.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ _NOUNS = {
 
 
 def in_our_words(said: str, kind: Any) -> tuple[str, str]:
-    """What is wrong, and the cure, of what the reader said about a value of that kind."""
+    """Problem and cure for an error message of msgspec about a value of that kind."""
     if found := _BEYOND.match(said):
         return _beyond(found[1], found[2], found[3], found[4], kind)
     if found := _OTHER.match(said):
@@ -49,7 +53,7 @@ def in_our_words(said: str, kind: Any) -> tuple[str, str]:
 
 
 def meaning(kind: Any) -> str:
-    """What is said about a kind of value."""
+    """The description of a kind of value."""
     return next((meta.description for meta in _metas(kind) if meta.description), "")
 
 
@@ -63,7 +67,7 @@ def _beyond(of: str, length: str | None, sign: str, bound: str, kind: Any) -> tu
 
 
 def _range(kind: Any) -> str:
-    """Between what a number has to be."""
+    """The allowed range of a number, as a cure."""
     for meta in _metas(kind):
         if meta.ge is not None and meta.le is not None:
             return f"give {_figure(meta.ge)} to {_figure(meta.le)}"
@@ -90,19 +94,19 @@ def _figure(number: float) -> str:
 DEPTH_MAX = 32
 QUERY_MAX = 50  # parameters
 PART_CHARS_MAX = 400  # of a path
-SHOWN = 60  # characters of somebody's value in a message
+SHOWN = 60  # characters of a value in a message
 
 T = TypeVar("T", bound=Struct)
 
 
 @lru_cache(maxsize=1_000)
 def fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
-    """The fields of a Struct; msgspec evaluates its annotations anew each time, which costs more than a request."""
+    """The fields of a Struct; cached, as evaluating the annotations costs more than a request."""
     return read_annotations(kind)
 
 
 class UnfitBody(InvalidConfig):
-    """Fields that are not of their kind.  `partial` is the rest of them, if that can be looked at."""
+    """Fields that cannot be decoded.  `partial` has the others, if no required one is missing."""
 
     def __init__(self, problems: Sequence[InvalidInput], partial: Any) -> None:
         super().__init__(problems)
@@ -113,13 +117,13 @@ class UnfitBody(InvalidConfig):
 
 
 async def read_bytes(request: Request, bytes_max: int = BODY_MAX) -> bytes:
-    """The body, refused as soon as it is known to be too big."""
+    """The body; refused as soon as it exceeds the limit."""
     said = header_of(request, b"content-length") or ""
     if said.isascii() and said.isdecimal() and int(said) > bytes_max:
         raise _too_big(bytes_max)
     parts: list[bytes] = []
     size, has_more = 0, True
-    while has_more:  # as `request.stream` does, which is a generator, and most bodies are a single piece
+    while has_more:  # as `request.stream`, without its generator: most bodies are a single piece
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
@@ -131,7 +135,7 @@ async def read_bytes(request: Request, bytes_max: int = BODY_MAX) -> bytes:
 
 
 def header_of(request: Request, name: bytes) -> str | None:
-    """One header by its name in small letters, in a tenth of the time that `request.headers` takes."""
+    """One header by its lower-case name; ten times faster than `request.headers`."""
     for known, value in request.scope["headers"]:
         if known == name:
             return str(value, "latin-1")
@@ -139,27 +143,27 @@ def header_of(request: Request, name: bytes) -> str | None:
 
 
 def _too_big(bytes_max: int) -> Problem:
-    cure = f"send at most {format_size(bytes_max)}; many jobs or runs go in parts"
-    return Problem(413, "the body is too big", cure=cure)
+    cure = "split it into several requests"
+    return Problem(413, "request body too large", f"the limit is {format_size(bytes_max)}", cure=cure)
 
 
 def json_of(data: bytes) -> Any:
-    """What the bytes say as JSON, or a refusal with the place."""
+    """The decoded JSON, or a `Problem` with the position."""
     try:
         text = data.removeprefix(BOM_UTF8).decode()
         value = _decoder.decode(text)
         if "\\u" in text:
-            msgspec.json.encode(value)  # half a pair of surrogates is no text
+            msgspec.json.encode(value)  # an unpaired surrogate cannot be encoded
     except UnicodeDecodeError as error:
-        what = f"the body is no UTF-8, at byte {error.start}"
-        raise Problem(400, "the body is no JSON", what, cure="send JSON in UTF-8") from None
+        what = f"invalid UTF-8 at byte {error.start}"
+        raise Problem(400, "invalid JSON", what, cure="send JSON in UTF-8") from None
     except UnicodeEncodeError:
-        what = "it holds half a pair of surrogates"
-        raise Problem(400, "the body is no JSON", what, cure="write such characters as themselves") from None
+        what = "it has an unpaired surrogate"
+        raise Problem(400, "invalid JSON", what, cure="send the characters in UTF-8") from None
     except json.JSONDecodeError as error:
         where = f"{error.msg.lower()}, line {error.lineno}, column {error.colno}"
         cure = 'send a JSON object, like {"id": "home", "url": "https://example.com", "interval": "30s"}'
-        raise Problem(400, "the body is no JSON", where, cure=cure) from None
+        raise Problem(400, "invalid JSON", where, cure=cure) from None
     except RecursionError:
         raise _too_deep() from None
     _check_depth(text, value)
@@ -168,7 +172,7 @@ def json_of(data: bytes) -> Any:
 
 def _check_depth(text: str, value: Any) -> None:
     if text.count("[") + text.count("{") <= DEPTH_MAX:
-        return  # no deeper than it has brackets
+        return  # the depth is at most the number of brackets
     level = [value]
     for _ in range(DEPTH_MAX):
         inner: list[Any] = []
@@ -184,7 +188,7 @@ def _check_depth(text: str, value: Any) -> None:
 
 
 def _too_deep() -> Problem:
-    return Problem(400, "the body is too deep", cure=f"send at most {DEPTH_MAX} levels of lists and objects")
+    return Problem(400, "JSON nested too deeply", cure=f"send at most {DEPTH_MAX} levels of lists and objects")
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -192,26 +196,26 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise Problem(400, "a key stands twice in an object", shortened(twice), cure="keep one of them")
+        raise Problem(400, "duplicate key in JSON object", shortened(twice), cure="keep one of them")
     return found
 
 
 def _int64(text: str) -> int:
     number = int(text) if len(text) < 20 else 2**64
     if not -(2**63) <= number < 2**63:
-        raise Problem(422, "a number is too big", shortened(text), cure="send integers that fit in 64 bits")
+        raise Problem(422, "number out of range", shortened(text), cure="send integers of at most 64 bits")
     return number
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not isfinite(number):
-        raise Problem(422, "a number is too big", shortened(text), cure="send numbers that a double can hold")
+        raise Problem(422, "number out of range", shortened(text), cure="send numbers in the range of a double")
     return number
 
 
 def _no_number(text: str) -> Any:
-    raise Problem(400, "the body is no JSON", f"{text} is no JSON", cure="send null, or leave it out")
+    raise Problem(400, "invalid JSON", f"{text} is not a JSON number", cure="send null, or omit it")
 
 
 _decoder = json.JSONDecoder(
@@ -223,7 +227,7 @@ _decoder = json.JSONDecoder(
 
 
 def read_body(kind: type[T], value: Any) -> T:
-    """The object as that Struct, or every problem of it."""
+    """The object as that Struct, or an error with every problem."""
     if type(value) is not dict:
         what = f"the body is {_kind_of(value)}, not an object"
         raise InvalidInput(what, cure=f"send {{...}} with {_names(kind)}")
@@ -231,7 +235,7 @@ def read_body(kind: type[T], value: Any) -> T:
 
 
 def read_fields(kind: type[T], given: Mapping[str, Any], *, is_text: bool = False) -> T:
-    """Read field by field where it is not right at once; `is_text`: numbers and flags come as text, as in a query."""
+    """Decode field by field if that fails as a whole; `is_text`: numbers and flags are text, as in a query."""
     try:
         return msgspec.convert(given, kind, strict=not is_text)
     except msgspec.ValidationError:
@@ -242,7 +246,7 @@ def read_fields(kind: type[T], given: Mapping[str, Any], *, is_text: bool = Fals
     for name, field in known.items():
         if name not in given:
             if field.required:
-                problems.append(InvalidInput("it is missing", where=name, cure=_cure(kind)))
+                problems.append(InvalidInput("it is required", where=name, cure=_cure(kind)))
             continue
         try:
             values[field.name] = _value(given[name], field, is_text=is_text)
@@ -280,7 +284,7 @@ def _shown(value: object) -> str:
 
 
 def _choices(kind: Any) -> list[str]:
-    """What a closed choice may be."""
+    """The values of a `Literal`."""
     if get_origin(kind) is Literal:
         return [str(each) for each in get_args(kind)]
     return [choice for each in get_args(kind) for choice in _choices(each)] if get_args(kind) else []
@@ -288,7 +292,7 @@ def _choices(kind: Any) -> list[str]:
 
 def _unknown(name: str, known: Mapping[str, Any]) -> InvalidInput:
     near = did_you_mean(name[:SHOWN], known).strip("; ")
-    return InvalidInput("nothing is called so", where=shortened(name), cure=near or f"known are {', '.join(known)}")
+    return InvalidInput("unknown field", where=shortened(name), cure=near or f"known are {', '.join(known)}")
 
 
 def _cure(kind: type[Struct]) -> str:
@@ -309,29 +313,29 @@ def shortened(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
-# the line of the request
+# query and path
 
 
 def read_query(kind: type[T], query: bytes) -> T:
-    """What stands behind the question mark; each name once."""
+    """The query string as that Struct; each name once."""
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=QUERY_MAX, errors="strict")
     except ValueError:
         cure = f"send at most {QUERY_MAX} parameters, percent-encoded UTF-8"
-        raise Problem(400, "the query cannot be read", cure=cure) from None
+        raise Problem(400, "invalid query string", cure=cure) from None
     given = dict(pairs)
     if len(given) != len(pairs):
-        raise Problem(400, "a parameter stands twice in the query", cure="keep one of them")
+        raise Problem(400, "duplicate query parameter", cure="keep one of them")
     return read_fields(kind, given, is_text=True)
 
 
 def unquoted(segment: str) -> str:
-    """A part of the path as text; `%2F` is a slash inside of it."""
+    """A decoded segment of the path; `%2F` becomes a slash in it."""
     try:
         text = unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:
         text = "\0"
     if len(text) > PART_CHARS_MAX or not text.isprintable():
         cure = f"use at most {PART_CHARS_MAX} printable characters, as percent-encoded UTF-8"
-        raise Problem(404, "there is no such thing", "a part of the path is no name", cure=cure)
+        raise Problem(404, "not found", "a segment of the path is not a valid name", cure=cure)
     return text

@@ -1,4 +1,4 @@
-"""How does a run look on the wire?  Times as text, somebody's values without their secrets."""
+"""Schemas of runs: times as text, values without secrets."""
 
 from __future__ import annotations
 
@@ -21,26 +21,24 @@ FAILED = "failed"
 RunStateAsked = Annotated[
     Literal[RunStateWord, "scheduled", "failed"],
     Meta(
-        description="`scheduled`: held or ready runs whose `visible_at` is to come, `held` and `ready`: those whose is "
-        "not; `failed`: those of `done` that failed"
+        description="`scheduled`: held or ready runs whose `visible_at` is in the future, `held` and `ready`: the others; "
+        "`failed`: runs that are `done` and failed"
     ),
 ]
 RUN_CURSOR = r"^(live:-?[0-9]{1,15}:[ -~]{0,300}|past:-?[0-9]{1,29}(:[0-9]{1,18})?)$"
-OTHER_CURSOR = "a cursor that no page of this store has answered"  # refused although it fits the schema
-Cursor = Annotated[str, Meta(pattern=RUN_CURSOR, description="`next` of the page before")]
+OTHER_CURSOR = "a cursor that is not from a page of this store"
+Cursor = Annotated[str, Meta(pattern=RUN_CURSOR, description="`next` of the previous page")]
 Limit = Annotated[int, Meta(ge=1, le=1_000)]
 Text = Annotated[str, Meta(max_length=200)]
 
 
-Traceback = Annotated[
-    list[str], Meta(description="of the error: the last frames of your code where it broke, as lines")
-]
+Traceback = Annotated[list[str], Meta(description="of the error: the last frames of your code, as lines")]
 
 
 class TriedView(Struct, frozen=True):
-    """An attempt in vain."""
+    """A failed attempt."""
 
-    delivery: Annotated[int, Meta(description="0: the one it died of, before it was revived")]
+    delivery: Annotated[int, Meta(description="0: the last one before the run was revived")]
     started_at: str | None
     ended_at: str | None
     error: str
@@ -48,7 +46,7 @@ class TriedView(Struct, frozen=True):
 
 
 class RunView(Struct, frozen=True, kw_only=True, gc=False):
-    """A run as it is answered."""
+    """A run."""
 
     id: str
     job_id: str
@@ -65,7 +63,7 @@ class RunView(Struct, frozen=True, kw_only=True, gc=False):
     key: str | None
     params: dict[str, Any] | None
     held_reason: str
-    attempt: Annotated[int, Meta(description="which it is at, or ended with; the first is 1, as its handler sees it")]
+    attempt: Annotated[int, Meta(description="the current or last attempt, counted from 1, as the handler sees it")]
     deliveries: int
     lease_losses: int
     node: str
@@ -77,18 +75,20 @@ class RunView(Struct, frozen=True, kw_only=True, gc=False):
     traceback: Traceback
     result: Any
     tried: list[TriedView]
-    deaths: Annotated[int, Meta(description="of a dead letter: for how many it stands, itself among them; else 0")]
+    deaths: Annotated[
+        int, Meta(description="how many dead letters this one represents, including itself; 0 if it is none")
+    ]
     scheduler_version: int
 
 
 class AcceptedView(RunView, frozen=True, kw_only=True, gc=False):
-    """A run that was asked for, and what became of it in words."""
+    """An enqueued run, with a message about it."""
 
     message: str
 
 
 class UnreadableView(Struct, frozen=True):
-    """A job or run that this node cannot read: a newer release wrote it, or somebody by hand."""
+    """A job or run that this node cannot decode: written by a newer release, or edited by hand."""
 
     id: str
     reason: str
@@ -97,7 +97,7 @@ class UnreadableView(Struct, frozen=True):
 class RunList(Struct, frozen=True, omit_defaults=True):
     runs: list[RunView]
     next: str | None
-    unreadable: list[UnreadableView] = []  # that should be among them; left out if there is none
+    unreadable: list[UnreadableView] = []  # matching ones that cannot be decoded; omitted if empty
 
 
 def unreadable_views(found: Sequence[Unreadable]) -> list[UnreadableView]:
@@ -111,14 +111,14 @@ class RunQuery(Struct, frozen=True, forbid_unknown_fields=True):
     target: Text | UnsetType = UNSET
     failed: bool | UnsetType = UNSET
     error: Annotated[str, Meta(max_length=1_000, description="part of the error")] | UnsetType = UNSET
-    since: Annotated[Moment, Meta(description="finished after this moment")] | UnsetType = UNSET
+    since: Annotated[Moment, Meta(description="finished after this time")] | UnsetType = UNSET
     scheduler_version: Annotated[int, Meta(ge=1, le=VERSION_MAX)] | UnsetType = UNSET
     cursor: Cursor | UnsetType = UNSET
     limit: Limit = 100
 
 
 class RunBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A run that is asked for, now or later."""
+    """A run to enqueue, now or later."""
 
     job_id: JobRef
     params: dict[str, Any] | None = None
@@ -184,7 +184,7 @@ def run_view(run: Run) -> RunView:
 
 @contextmanager
 def of_cursor() -> Iterator[None]:
-    """Around what reads a page: a place that the store does not know was sent as `cursor`."""
+    """Name `cursor` as the place of an error that a page read raises."""
     try:
         yield
     except InvalidInput as error:
@@ -192,7 +192,7 @@ def of_cursor() -> Iterator[None]:
 
 
 def given(value: Any) -> Any:
-    """What a query says, or None."""
+    """The value of a query parameter, or None."""
     return None if value is UNSET else value
 
 
@@ -207,7 +207,7 @@ def run_filter_of(query: RunQuery, states: tuple[RunState, ...] = ()) -> RunFilt
     since = given(query.since)
     is_failed = query.state == FAILED
     if is_failed and query.failed is False:
-        what, cure = "no run with state=failed has failed=false", "leave it out with state=failed"
+        what, cure = "state=failed contradicts failed=false", "omit one of them"
         raise InvalidInput(what, where="failed", cure=cure)
     if isinstance(query.state, str) and query.state != SCHEDULED:
         states = (RunState.DONE if is_failed else RunState(query.state),)
