@@ -21,7 +21,7 @@ FAILED = "failed"
 RunStateAsked = Annotated[
     Literal[RunStateWord, "scheduled", "failed"],
     Meta(
-        description="`scheduled`: held or ready runs whose `visible_at` is in the future, `held` and `ready`: the others; "
+        description="`scheduled`: held or ready runs whose `visible_at` is in the future, `held` and `ready`: others; "
         "`failed`: runs that are `done` and failed"
     ),
 ]
