@@ -1,4 +1,4 @@
-"""What follows?  The pure judgement of ends: which fault, again when, dead or not, and what the job learns from it."""
+"""Outcome rules: pure functions that classify failures, decide retries and update the job's memory."""
 
 from pollux.outcome.fault import (
     TRACEBACK_CHARS_MAX,

@@ -1,7 +1,7 @@
-"""What kind of failure was that?  May trying again help, and how is it told in one line?
+"""Classification of exceptions (transient or permanent) and their description in one bounded line.
 
-The exceptions come from strangers' code: their messages may be of any size, may hold anything, and may raise when they
-are asked for.  Nothing of that gets past here.
+The exceptions come from users' code and libraries: their messages may be of any size and content, and reading them may
+raise.  Callers of this module get clean, bounded text in every case.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from pollux.outcome.verdict import RETRY_AFTER_MAX_MS
 CAUSES_MAX = 3
 FRAMES_MAX = 5  # of the user's code in a traceback
 LINES_MAX = 2 * FRAMES_MAX + CAUSES_MAX
-LINE_CHARS_MAX = 200  # of each of its lines, without the indent
+LINE_CHARS_MAX = 200  # of each line of a traceback, without the indent
 TRACEBACK_CHARS_MAX = LINES_MAX * (LINE_CHARS_MAX + 5)
 _STDLIB = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  compared as text
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _CUT = "..."
-# Line breaks and tabs become blanks, other control characters vanish; an error is one line wherever it is shown.
-_VANISH = (*range(32), *range(127, 160), 0x200E, 0x200F, *range(0x202A, 0x202F))
+# Line breaks and tabs become blanks, other control characters are removed: an error is one line wherever it is shown.
+_REMOVED = (*range(32), *range(127, 160), 0x200E, 0x200F, *range(0x202A, 0x202F))
 _BLANK = (9, 10, 11, 12, 13, 0x85, 0x2028, 0x2029)
-_CONTROLS: dict[int, str | None] = {**dict.fromkeys(_VANISH), **dict.fromkeys(_BLANK, " ")}
+_CONTROLS: dict[int, str | None] = {**dict.fromkeys(_REMOVED), **dict.fromkeys(_BLANK, " ")}
 
 
 def classify(error: BaseException) -> Fault:
-    """Permanent if the handler said so, in a group of every member; everything else may pass by itself."""
+    """Permanent for a `Permanent`, or a group of nothing else; every other failure may be transient."""
     is_permanent = isinstance(error, Permanent) or all(isinstance(each, Permanent) for each in _members(error))
     return Fault.PERMANENT if is_permanent else Fault.TRANSIENT
 
 
 def describe(error: BaseException, hide: Callable[[str], str] = str) -> str:
-    """The exception and what it was raised from in one bounded line: "LoginError: no session, from OSError: refused".
+    """The exception and its causes in one bounded line: "LoginError: no session, from OSError: refused".
 
-    A group is told with what is in it.  `hide` takes out what must not be seen.
+    A group is described with its members.  `hide` redacts secrets.
     """
-    told = _told(error, hide)
+    line = _type_and_message(error, hide)
     for cause, is_member in islice(_causes(error), CAUSES_MAX):
-        words = _told(cause, hide)
-        news = words if is_member else words.partition(": ")[2]  # the message of a group names no type
-        if news and news not in told:  # what is said already is not said again
-            told = one_line(f"{told}, from {words}")
-    return told
+        words = _type_and_message(cause, hide)
+        news = words if is_member else words.partition(": ")[2]  # the message of a group does not name the types
+        if news and news not in line:
+            line = one_line(f"{line}, from {words}")
+    return line
 
 
 def _causes(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
-    """What it was raised from, the nearest first, and whether that is a member of a group; endless if it is a ring."""
+    """The causes, nearest first, each with whether it is a member of a group; endless for a cycle of causes."""
     waiting = deque([error])
     while waiting:
         now = waiting.popleft()
@@ -68,25 +68,25 @@ def _members(error: BaseException) -> Iterator[BaseException]:
     while waiting:
         now = waiting.pop()
         if isinstance(now, BaseExceptionGroup):
-            waiting += reversed(BaseExceptionGroup.exceptions.__get__(now))  # a property of its own may tell anything
+            waiting += reversed(BaseExceptionGroup.exceptions.__get__(now))  # a subclass may override the property
         else:
             yield now
 
 
-def _told(error: BaseException, hide: Callable[[str], str]) -> str:
+def _type_and_message(error: BaseException, hide: Callable[[str], str]) -> str:
     name = type(error).__name__
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001  a message that cannot be had must not hide the failure itself
+    except Exception:  # noqa: BLE001  a message that cannot be read must not hide the failure itself
         text = "(its message cannot be read)"
-    words = one_line(hide(text))  # before it is cut: half a secret is one, too
+    words = one_line(hide(text))  # redacted before the cut, which could split a secret
     return one_line(f"{name}: {words}" if words else name)
 
 
 def place_of(error: BaseException, own: str = "") -> str:
-    """Where it broke in the user's code: "shop.py:31 in fetch"; else nothing.  `own` as in `traceback_of`."""
-    broke = _where_it_broke(error, own)
-    return one_line(place_words(*broke[-1])) if broke else ""
+    """The location in the user's code: "shop.py:31 in fetch", or an empty text.  `own` as in `traceback_of`."""
+    frames = _origin_frames(error, own)
+    return one_line(place_words(*frames[-1])) if frames else ""
 
 
 def place_words(file: str, line: int, function: str) -> str:
@@ -96,14 +96,14 @@ def place_words(file: str, line: int, function: str) -> str:
 def traceback_of(
     error: BaseException, hide: Callable[[str], str], *, line_of: Callable[[str, int], str], own: str = ""
 ) -> str:
-    """The last frames of the user's code where the error broke, each with its source, as lines; bounded.
+    """The last frames of the user's code at the origin of the error, each with its source line; bounded.
 
-    An error that was raised from another one, while another one was handled, or for a group of them broke where that
-    one did; where it was raised again is told behind.  `own`: a package that is the user's although it is installed.
-    `line_of` gives the source of a line, `hide` takes out what must not be seen.
+    The origin of an error that was raised from another one, while another one was handled, or for a group is that
+    other one; the locations where it was raised again follow.  `own`: an installed package that counts as the user's.
+    `line_of` returns the source of a line, `hide` redacts secrets.
     """
     lines: list[str] = []
-    for frame in _where_it_broke(error, own)[-FRAMES_MAX:]:
+    for frame in _origin_frames(error, own)[-FRAMES_MAX:]:
         lines += [str(frame), f"    {line_of(frame.file, frame.line).strip()}"]
     for outer in reversed(_chain(error)[:-1]):
         frames = _own_frames(outer, own)
@@ -113,9 +113,9 @@ def traceback_of(
 
 
 def trace_lines(lines: Iterable[str], hide: Callable[[str], str]) -> str:
-    """Lines of a traceback as they may be kept and shown: as many and as long as we write them, and clean."""
-    kept = [("    " if line.startswith("    ") else "", one_line(hide(line))) for line in islice(lines, LINES_MAX)]
-    return "\n".join(f"{indent}{line[:LINE_CHARS_MAX]}" for indent, line in kept if line)
+    """Lines of a traceback as stored and shown: redacted, without control characters, bounded in number and length."""
+    clean = [("    " if line.startswith("    ") else "", one_line(hide(line))) for line in islice(lines, LINES_MAX)]
+    return "\n".join(f"{indent}{line[:LINE_CHARS_MAX]}" for indent, line in clean if line)
 
 
 class _Frame(NamedTuple):
@@ -128,21 +128,21 @@ class _Frame(NamedTuple):
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The error, what it was raised from, and so on; the last is where it began."""
+    """The error, its cause, and so on; the last one is the origin."""
     chain = [error]
     while len(chain) <= CAUSES_MAX:
         now = chain[-1]
         before = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
         if before is None and isinstance(now, BaseExceptionGroup):
             before = next(_members(now))
-        if before is None or any(before is each for each in chain):  # an `==` of its own may raise
+        if before is None or any(before is each for each in chain):  # `==` of a user's exception may raise
             break
         chain.append(before)
     return chain
 
 
-def _where_it_broke(error: BaseException, own: str) -> list[_Frame]:
-    """The user's frames of the error that began it; of the one raised from it, if that has none."""
+def _origin_frames(error: BaseException, own: str) -> list[_Frame]:
+    """The user's frames of the origin; if it has none, those of the error raised from it."""
     found = (_own_frames(each, own) for each in reversed(_chain(error)))
     return next((frames for frames in found if frames), [])
 
@@ -158,7 +158,7 @@ def _own_frames(error: BaseException, own: str) -> list[_Frame]:
 
 
 def is_own_code(file: str, package: str, own: str = "") -> bool:
-    """Is that the user's code?  Not ours, not Python's, and nothing that was installed, unless it is `own`."""
+    """Whether the code is the user's: not ours, not Python's, and not of an installed package other than `own`."""
     if package == "pollux" or file.startswith("<frozen"):
         return False
     if own and package == own:
@@ -167,17 +167,17 @@ def is_own_code(file: str, package: str, own: str = "") -> bool:
 
 
 def retry_after_s(error: BaseException) -> float | None:
-    """How many seconds the source asked for, in whatever exception carries it; a number that is none is no wish."""
+    """The exception's `retry_after` in seconds, capped; None if there is none or it is no number."""
     try:
         seconds = getattr(error, "retry_after", None)
         if not isinstance(seconds, int | float) or not seconds >= 0:
             return None
         return float(min(seconds, RETRY_AFTER_MAX_MS / 1000))
-    except Exception:  # noqa: BLE001  strangers' code: the failure itself is told all the same
+    except Exception:  # noqa: BLE001  a property of a user's exception may raise anything
         return None
 
 
 def one_line(text: str) -> str:
-    """One line of at most ERROR_CHARS_MAX characters that any store and terminal can take."""
+    """The text as one line of at most ERROR_CHARS_MAX characters, safe for any store and terminal."""
     clean = text[: ERROR_CHARS_MAX + 1].translate(_CONTROLS).encode("utf-8", "replace").decode().strip()
     return clean if len(text) <= ERROR_CHARS_MAX else clean[: ERROR_CHARS_MAX - len(_CUT)] + _CUT

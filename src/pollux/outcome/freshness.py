@@ -1,8 +1,11 @@
-"""How did the latest runs of a job go?  One character each, so that a job can remember them for the price of a word.
+"""A job's memory of its ends, and the freshness of its last success.
 
-A character says how the run ended (as it was, changed, failed) and about how long it took: each step of the scale is
-twice the one before, from a millisecond to nine hours.  History is thinned, this is not: it is the whole picture of
-the latest ends.
+Ends may arrive out of order: counts add up in any order, facts (`last_*`) keep the latest.  Only the leader writes the
+memory, and it includes each feed entry once: `Memory.learnt` lists the included entries.
+
+`Memory.recent` holds the latest ends with one character each: how the run ended (unchanged, changed, failed) and
+roughly how long it took, in powers of two from a millisecond to nine hours.  It is complete, unlike history, which is
+thinned.
 """
 
 from __future__ import annotations
@@ -19,46 +22,46 @@ from pollux.model import Cause, Cron, End, Interval, Job, Memory, RunState
 RECENT_MAX = 40
 _STEPS = 26
 _FIRST = ord("#")  # 3 x 26 characters from here on are plain ASCII
-_AS_IT_WAS, _CHANGED, _FAILED = range(3)
+_UNCHANGED, _CHANGED, _FAILED = range(3)
 
 
 class RecentResult(Struct, frozen=True):
-    """One end, as far as it is remembered."""
+    """One end, decoded from its character."""
 
     failed: bool
     changed: bool
-    at_most_ms: int  # it took no longer, and more than half of it
+    at_most_ms: int  # upper bound of the duration, which is more than half of it
 
 
 def remember(recent: str, duration_ms: int, *, failed: bool, changed: bool | None) -> str:
-    """The latest ends and this one."""
-    kind = _FAILED if failed else _CHANGED if changed else _AS_IT_WAS
+    """The latest ends with this one appended."""
+    kind = _FAILED if failed else _CHANGED if changed else _UNCHANGED
     step = min(max(0, duration_ms - 1).bit_length(), _STEPS - 1)
     return f"{recent[1 - RECENT_MAX :]}{chr(_FIRST + kind * _STEPS + step)}"
 
 
 def marks(recent: str) -> tuple[RecentResult, ...]:
-    """What is remembered, oldest first."""
-    places = (divmod(ord(char) - _FIRST, _STEPS) for char in recent)
-    return tuple(RecentResult(kind == _FAILED, kind == _CHANGED, 1 << step) for kind, step in places)
+    """The decoded ends, oldest first."""
+    codes = (divmod(ord(char) - _FIRST, _STEPS) for char in recent)
+    return tuple(RecentResult(kind == _FAILED, kind == _CHANGED, 1 << step) for kind, step in codes)
 
 
-def within_ms(seen: Sequence[RecentResult], share: float) -> int:
-    """So long took the quickest `share` of them, at most."""
-    order = sorted(mark.at_most_ms for mark in seen)
+def within_ms(results: Sequence[RecentResult], share: float) -> int:
+    """Upper bound of the duration of the fastest `share` of the results (a quantile)."""
+    order = sorted(result.at_most_ms for result in results)
     return order[min(len(order) - 1, int(share * len(order)))] if order else 0
 
 
-STALE_AFTER = 4  # planned intervals until the score has fallen to nothing
-UNPOLLED = ("overlap", "late", "full")  # due times that passed without a run, although one was wanted
+STALE_AFTER = 4  # planned intervals until the score is 0
+UNPOLLED = ("overlap", "late", "full")  # skip reasons of due times whose run was wanted
 _DONE, _DEAD, _SCHEDULE = RunState.DONE, RunState.DEAD, Cause.SCHEDULE  # an enum member is slow to look up
 
 
 def learn(memory: Memory, end: End) -> Memory:
     """The memory after one more end.
 
-    An end where no handler code ran to its end teaches nothing, unless the run was given up on (too many workers
-    vanished with it): that is a failure like any other.
+    An end for which no handler code ran to completion changes nothing, unless the run is dead (it was lost with too
+    many workers): that counts as a failure.
     """
     state = end.state
     if not end.ran and state is not _DEAD:
@@ -72,7 +75,7 @@ def learn(memory: Memory, end: End) -> Memory:
 
 
 def _learn_success(memory: Memory, end: End, *, is_latest: bool) -> Memory:
-    """A success ends the row of failures and takes a scheduled job's dead letter away, unless it comes late."""
+    """A success resets the failures in a row and clears a scheduled job's dead letter, unless a later end is known."""
     at_ms = end.ended_ms
     recent = remember(memory.recent, end.duration_ms, failed=False, changed=end.changed)
     changed_ms = at_ms if end.changed and _later(at_ms, memory.last_change_ms) else memory.last_change_ms
@@ -97,7 +100,7 @@ def _learn_success(memory: Memory, end: End, *, is_latest: bool) -> Memory:
 
 
 def _learn_failure(memory: Memory, end: End) -> Memory:
-    """A failed attempt that will be retried ends no run, so it leaves only its error."""
+    """A failed attempt that will be retried ends no run, so only its error is recorded."""
     at_ms = end.ended_ms
     if _later(at_ms, memory.last_error_ms):
         memory = replace(memory, last_error_ms=at_ms, last_error=end.error)
@@ -122,7 +125,7 @@ def _later(at_ms: int, known_ms: int | None) -> bool:
 
 
 def count_skips(memory: Memory, reason: str, n: int = 1) -> Memory:
-    """The memory after `n` more due times that were not fired, for that reason."""
+    """The memory after `n` more skipped due times with that reason."""
     if n <= 0:
         return memory
     skips = memory.skips
@@ -130,18 +133,18 @@ def count_skips(memory: Memory, reason: str, n: int = 1) -> Memory:
 
 
 class Freshness(Struct, frozen=True):
-    """How old the last success is, against what was planned: 1 fresh, 0 stale."""
+    """Age of the last success, relative to the planned distance: score 1 is fresh, 0 is stale."""
 
     age_ms: int | None  # None: it never succeeded
     planned_ms: int | None
     score: float
-    wanted_ms: int = 0  # without a success so far: how long one has been due
+    wanted_ms: int = 0  # of a job without a success: how long one has been due
 
 
 def freshness(job: Job, now_ms: int) -> Freshness:
-    """1 while the last success is no older than planned, falling evenly to 0 at four times that age.
+    """The freshness: 1 while the last success is no older than planned, falling linearly to 0 at four times that age.
 
-    Without a success what counts is how long one has been due: a job whose first time is still to come is fresh.
+    Without a success the time since one was due counts: a job before its first due time is fresh.
     """
     planned_ms, memory = _planned_ms(job, now_ms), job.memory
     if memory.last_success_ms is not None:
@@ -159,7 +162,7 @@ def _score(age_ms: int, planned_ms: int | None) -> float:
 
 
 def _wanted_ms(job: Job, planned_ms: int | None, now_ms: int) -> int:
-    """Since its first due time, as far as that can be told: by the latest one, and by those that passed before it."""
+    """The time since its first due time, estimated from the latest one and the number of skipped ones."""
     due_ms = job.next_due_ms if job.last_due_ms is None else job.last_due_ms
     if due_ms is None:
         return 0
@@ -168,7 +171,7 @@ def _wanted_ms(job: Job, planned_ms: int | None, now_ms: int) -> int:
 
 
 def _planned_ms(job: Job, now_ms: int) -> int | None:
-    """The planned distance between two successes; None: nothing was planned."""
+    """The planned distance between two successes; None: no schedule plans any."""
     match job.schedule:
         case Interval(every_ms=every_ms):
             return max(1, every_ms)
@@ -179,7 +182,7 @@ def _planned_ms(job: Job, now_ms: int) -> int | None:
 
 
 def _cron_gap_ms(job: Job, now_ms: int) -> int | None:
-    """The gap that the last success has to bridge: over a weekend it is longer than over a night."""
+    """The distance from the last success to the next due time, which varies: a weekend is longer than a night."""
     assert job.schedule is not None
     start_ms = job.memory.last_success_ms if job.memory.last_success_ms is not None else now_ms
     try:

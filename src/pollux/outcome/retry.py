@@ -1,4 +1,4 @@
-"""How soon is a failed run tried again?  `base * factor ** attempt` up to a maximum, with jitter against herds."""
+"""Retry delays: `base * factor ** attempt` up to a maximum, with jitter against simultaneous retries."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ DELAY_LIMIT_MS = 7 * DAY_MS
 
 
 def delay_ms(retry: Retry, attempt: int, *, roll: float) -> int:
-    """How long to wait after the failure number `attempt` (from 0).  `roll` in [0, 1) is thrown by the caller."""
-    middle = min(_grown(retry, attempt), float(retry.max_ms))
+    """The delay after failure number `attempt` (from 0).  `roll` is a random number in [0, 1) from the caller."""
+    middle = min(_backoff(retry, attempt), float(retry.max_ms))
     return max(0, round(middle * (1.0 + retry.jitter * (2.0 * roll - 1.0))))
 
 
-def _grown(retry: Retry, attempt: int) -> float:
-    """The delay without limit and jitter; a power too big for a float is not computed."""
+def _backoff(retry: Retry, attempt: int) -> float:
+    """The delay without limit and jitter; `max_ms` where the power would overflow a float."""
     if retry.base_ms <= 0:
         return 0.0
     if retry.factor > 1.0 and attempt * log(retry.factor) > 60.0:
@@ -29,7 +29,7 @@ def _grown(retry: Retry, attempt: int) -> float:
 
 
 def validate_retry(retry: Retry) -> Retry:
-    """The rule itself, or an error that names the field and what it may be."""
+    """The policy itself; an invalid one raises `InvalidInput` with the field and its range."""
     _check("attempts", retry.attempts_max, 1, ATTEMPTS_LIMIT, whole=True)
     _check("base", retry.base_ms, 0, DELAY_LIMIT_MS, whole=True)
     _check("factor", retry.factor, 1.0, FACTOR_LIMIT)

@@ -1,4 +1,4 @@
-"""What follows from the end of an attempt?  Done, again later, or given up on.
+"""Verdict on the end of an attempt: done, retry, or dead.
 
 A failure of a run that has no next firing (once, forced, enqueued, also of a recurring job):
 
@@ -6,9 +6,9 @@ A failure of a run that has no next firing (once, forced, enqueued, also of a re
     ---------   -------------------------   ---------------------------------------------------
     permanent   any                         Dead
     transient   attempts_max reached        Dead
-    transient   fewer                       RetryAt, not before the source's `retry_after`
+    transient   fewer                       RetryAt, not before the target's `retry_after`
 
-A failure of a scheduled run of a recurring job, whose next firing is a retry as well:
+A failure of a scheduled run of a recurring job, whose next firing serves as a retry:
 
     fault       failures in a row           retry before next due?   verdict
     ---------   -------------------------   ----------------------   --------------------------
@@ -17,10 +17,10 @@ A failure of a scheduled run of a recurring job, whose next firing is a retry as
     transient   fewer                       yes, or there is none    RetryAt
     transient   fewer                       no                       Done, failed
 
-A crash (the child that it ran in died) is a transient failure; at the run's third it is Dead, whatever is left.
+A crash (death of the child process) is a transient failure; a run's third crash is Dead, whatever attempts are left.
 
-*Failures in a row* are the firings that failed before this one (`memory.failures`) and the failed attempts of this one.
-A success is Done; if its recurring job has a dead letter, it clears it.
+*Failures in a row* are the failed firings before this one (`memory.failures`) plus the failed attempts of this one.
+A success is Done; it clears a dead letter of its recurring job.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from pollux.model import Cause, Dead, Done, Fault, Job, Outcome, RetryAt, Run, V
 from pollux.outcome.retry import delay_ms
 from pollux.units import DAY_MS
 
-CRASHES_MAX = 3  # deaths of its child that one run may cost
-RETRY_AFTER_MAX_MS = DAY_MS  # no source may put a run off for longer
+CRASHES_MAX = 3  # child processes that one run may crash
+RETRY_AFTER_MAX_MS = DAY_MS  # a target cannot delay a retry for longer
 
 
 def decide(
     outcome: Outcome, run: Run, job: Job, *, now_ms: int, roll: float, crashes_max: int = CRASHES_MAX
 ) -> Verdict:
-    """Judge one attempt of a run; `job` is as it was when claimed.  `roll` in [0, 1) is thrown by the caller."""
+    """The verdict on one attempt of a run.
+
+    `job` is its state at the claim; `roll` is a random number in [0, 1) from the caller.
+    """
     if outcome.fault is None:
         return Done(clears=job.memory.dead > 0 and job.is_recurring)
     fires_again = job.is_recurring and run.cause is Cause.SCHEDULE

@@ -1,13 +1,13 @@
-"""When?  The pure arithmetic of schedules: same arguments, same answer, on every node and for ever.
+"""Schedule arithmetic: pure functions, the same result for the same arguments on every node.
 
-    validate(schedule, job_id)                      can it be used at all?
-    first_due(schedule, job_id, now_ms=, crowd=)    the due of a job that is new
-    next_due(schedule, job_id, after_ms)            the due that follows a due: always later; None: nothing follows
-    catch_up(schedule, job_id, due_ms=, ...)        what to do about dues that passed while nobody planned
-    late_after_of(schedule, job_id, due_ms)         how late a due may fire without being missed
+    validate(schedule, job_id)                      refuse an unusable schedule
+    first_due(schedule, job_id, now_ms=, crowd=)    the first due time of a new job
+    next_due(schedule, job_id, after_ms)            the due time after a due time, strictly later; None: there is none
+    catch_up(schedule, job_id, due_ms=, ...)        the due times to fire or skip after a downtime
+    late_after_of(schedule, job_id, due_ms)         how late a due time may fire without being missed
 
-The clock is an argument and there are no dice: what looks random (phase, `H`, the spreading of a crowd) is a stable
-hash of the job's id.
+The clock is an argument and there is no randomness: what looks random (phase, `H`, the spreading of many new jobs) is a
+stable hash of the job's id.
 """
 
 from pollux.schedule.cron import CompiledCron, compile_cron

@@ -1,4 +1,4 @@
-"""How do people say when?  `every("30s")`, `cron("0 6 * * *")`, `once()`, `on_event()`, and the way back for tables."""
+"""Schedule builders `every("30s")`, `cron("0 6 * * *")`, `once()`, `on_event()`, and their description for tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from pollux.units import duration_ms, format_moment, format_ms, moment_ms
 def every(
     interval: str | float = "", *, start: str | datetime | None = None, spread: bool = True, **unknown: Any
 ) -> Interval:
-    """Every so often, at a phase of the job's own; `spread=False`: on the full minute or hour; `start`: not before."""
+    """A fixed interval, at a phase hashed from the job's id; `spread=False`: on the full minute or hour; `start`: the
+    earliest due time.
+    """
     if interval == "":
         _refuse_no_interval(unknown)
     _refuse("every", unknown, ("start", "spread"))
@@ -24,20 +26,20 @@ def every(
 
 
 def cron(line: str, *, tz: str = "UTC", **unknown: Any) -> Cron:
-    """At the times a cron line names (5 fields, 6 with seconds first, or @daily), in a time zone."""
+    """The times of a cron line (5 fields, 6 with seconds first, or @daily) in a time zone."""
     _refuse("cron", unknown, ("tz",))
     return Cron(line=line, tz=tz)
 
 
 def once(at: str | datetime | None = None) -> Once:
-    """One single time: now, or at a moment with an offset ("2026-12-01T06:00:00+01:00")."""
+    """A single time: now, or a moment with an offset ("2026-12-01T06:00:00+01:00")."""
     return Once(at_ms=None if at is None else moment_ms(at))
 
 
-def _refuse_no_interval(given: Mapping[str, Any]) -> None:
+def _refuse_no_interval(options: Mapping[str, Any]) -> None:
     units = {"seconds": "s", "minutes": "m", "hours": "h", "days": "d"}
-    said = "".join(f"{str(given[name])[:10]}{unit}" for name, unit in reversed(units.items()) if name in given)
-    raise InvalidInput("every() needs how often, as text", cure=f'write it like every("{said or "30s"}")')
+    text = "".join(f"{str(options[name])[:10]}{unit}" for name, unit in reversed(units.items()) if name in options)
+    raise InvalidInput("every() needs how often, as text", cure=f'write it like every("{text or "30s"}")')
 
 
 def _refuse(schedule: str, unknown: Iterable[str], options: Sequence[str]) -> None:
@@ -47,7 +49,7 @@ def _refuse(schedule: str, unknown: Iterable[str], options: Sequence[str]) -> No
 
 
 def on_event() -> OnEvent:
-    """Never by the clock: only by a trigger, or when asked."""
+    """No due times: runs are requested by a trigger or a person."""
     return OnEvent()
 
 

@@ -1,8 +1,8 @@
-"""Which times on the wall does a cron line name?  Searched and counted without any zone.
+"""Search and count of the local times that a cron line matches, without time zones.
 
-A local time is an integer: seconds since 1970-01-01 00:00 *on the wall*.  The day is matched by cronsim (which
-knows L, LW, 5L, FRI#2 and when day and weekday mean "or"); hour, minute and second are looked up in tables, so
-that neither a search nor a count ever walks through minutes.
+A local time is an integer: seconds since 1970-01-01 00:00 *on the wall clock*.  cronsim matches the day (it knows L,
+LW, 5L, FRI#2 and when day and weekday mean "or"); hour, minute and second are looked up in tables, so that neither a
+search nor a count iterates over minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Struct
 from pollux.errors import InvalidInput
 
 DAY_S = 86_400
-HORIZON_YEARS = 50  # the rarest date, 29 February on one weekday, comes back after 40 years at most
+HORIZON_YEARS = 50  # the rarest date, 29 February on one weekday, recurs after 40 years at most
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 
 
@@ -41,7 +41,7 @@ def _values(members: frozenset[int], limit: int) -> _Values:
 
 
 class CronMatcher:
-    """The local times that a line names."""
+    """The local times that a line matches."""
 
     __slots__ = ("_fields", "_first_of_day", "_first_of_hour", "_hours", "_minutes", "_per_hour", "_seconds")
 
@@ -63,7 +63,7 @@ class CronMatcher:
         return self._day_from(day + 1) * DAY_S + self._first_of_day
 
     def count(self, from_s: int, to_s: int) -> int:
-        """How many local times match in [from_s, to_s)."""
+        """The number of matching local times in [from_s, to_s)."""
         if from_s >= to_s:
             return 0
         from_day, from_second = divmod(from_s, DAY_S)
@@ -74,7 +74,7 @@ class CronMatcher:
         return whole - head + tail
 
     def _in_day_from(self, second_of_day: int) -> int:
-        """The first matching second of a day at or after that one; -1 if the day has no more."""
+        """The first matching second of a day at or after `second_of_day`; -1 if there is none."""
         hour, rest = divmod(second_of_day, 3600)
         if self._hours.at_or_after[hour] == hour:
             minute, second = divmod(rest, 60)
@@ -88,7 +88,7 @@ class CronMatcher:
         return hour * 3600 + self._first_of_hour if hour >= 0 else -1
 
     def _below(self, second_of_day: int) -> int:
-        """How many matching seconds of a day come before that one."""
+        """The number of matching seconds of a day before `second_of_day`."""
         hour, rest = divmod(second_of_day, 3600)
         minute, second = divmod(rest, 60)
         count = self._hours.below[hour] * self._per_hour
@@ -103,7 +103,7 @@ class CronMatcher:
         return that_day.month in self._fields.months and self._fields.match_day(that_day)
 
     def _day_from(self, day: int) -> int:
-        """The first matching day at or after that one."""
+        """The first matching day at or after `day`."""
         for found in self._days(day, day + HORIZON_YEARS * 366):
             return found
         raise InvalidInput(f"no date matches within {HORIZON_YEARS} years", where="line", cure="change the day")
@@ -126,6 +126,6 @@ def _date(day: int) -> date:
 
 
 def _days_left(day: date) -> int:
-    """Days to the first of the next month."""
+    """The number of days to the first of the next month."""
     next_month = date(day.year + day.month // 12, day.month % 12 + 1, 1)
     return next_month.toordinal() - day.toordinal()

@@ -1,12 +1,12 @@
-"""What does a cron line say?  The front: names, `H`, and refusals in words, before the fields are read.
+"""Cron line parser: nicknames, `H`, and errors with a cure, before cronsim parses the fields.
 
     0 9 * * MON-FRI        minute hour day month weekday
     30 0 9 * * MON-FRI     second first, if there are six
     @daily                 a nickname
-    H H(0-7) * * *         H: a value of the job's own, by a stable hash of its id
+    H H(0-7) * * *         H: a value from a stable hash of the job's id
 
-Fields are read by cronsim, which knows lists, ranges, steps, names, `L`, `LW`, `5L` and `FRI#2`.  Everything
-that other programs accept and we do not is refused here with the reason and the cure.
+cronsim parses lists, ranges, steps, names, `L`, `LW`, `5L` and `FRI#2`.  Syntax that other programs accept and Pollux
+does not is refused here with the reason and the cure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Field(Struct, frozen=True):
     name: str
     low: int
     high: int
-    hashed_high: int  # H stays where every month and week has a day
+    hashed_high: int  # upper limit of H: a value that every month and week has
     cure: str
 
 
@@ -55,14 +55,14 @@ _REAL_HOURS = re.compile(r"\*(?:/[0-9]+)?", re.ASCII)
 
 
 class CronLine(Struct, frozen=True):
-    """A line that was understood: its fields, and whose time it follows."""
+    """A parsed line: its fields, and the kind of time it follows (see `cron`)."""
 
-    fields: CronSim  # asked for its sets and `match_day`, never to step: the steps are ours
+    fields: CronSim  # used for its sets and `match_day` only; `CronMatcher` iterates
     follows_wall: bool  # False: the hour is * or */n, and the line follows real time
 
 
 def read_line(line: str, job_id: str) -> CronLine:
-    """Understand a line for a job, or refuse it: which field, what is wrong with it, and the cure."""
+    """Parse a line for a job; the error names the field, the problem and the cure."""
     parts = _split(line)
     for field, part in zip(_FIELDS, parts, strict=True):
         _check_steps(field, part)
@@ -70,7 +70,7 @@ def read_line(line: str, job_id: str) -> CronLine:
     try:
         fields = CronSim(" ".join(expanded), datetime(2000, 1, 1, tzinfo=UTC))
     except CronSimError as error:
-        if str(error) == "Bad day-of-month" and _is_understood(expanded[3]):
+        if str(error) == "Bad day-of-month" and _is_valid_day(expanded[3]):
             what = f"the day-of-month {parts[3]!r} never comes in the month {parts[4]!r}"
             raise _wrong(what, "change the day or the month") from error
         raise _refusal(str(error), parts) from error
@@ -78,7 +78,7 @@ def read_line(line: str, job_id: str) -> CronLine:
 
 
 def names_a_hash(line: str) -> bool:
-    """May the line mean different times for different jobs?  (THU says yes, too: it costs a cache entry only.)"""
+    """Whether the line may mean different times for different jobs; a false positive (THU) only costs a cache entry."""
     return "H" in line.upper() and not line.lstrip().startswith("@")
 
 
@@ -112,7 +112,7 @@ def _nickname(text: str) -> str:
 
 
 def _check_steps(field: _Field, part: str) -> None:
-    """Refuse */90 in the minutes: cron would take it for */60 without a word."""
+    """Refuse a step that exceeds the range, like */90 in the minutes, which cron silently reads as */60."""
     span = field.high - field.low + 1
     for term in part.split(","):
         step = term.partition("/")[2]
@@ -122,7 +122,7 @@ def _check_steps(field: _Field, part: str) -> None:
 
 
 def _expand(field: _Field, part: str, job_id: str) -> str:
-    """The field with every H replaced by the values of this job."""
+    """The field with each H replaced by the values for this job."""
     if "H" not in part:
         return part
     return ",".join(_expand_term(field, term, job_id) for term in part.split(","))
@@ -142,8 +142,8 @@ def _expand_term(field: _Field, term: str, job_id: str) -> str:
     return ",".join(str(value) for value in range(start, high + 1, step))
 
 
-def _is_understood(day: str) -> bool:
-    """Is the day fine by itself, so that only the month is against it?"""
+def _is_valid_day(day: str) -> bool:
+    """Whether the day is valid by itself, so that only the month excludes it."""
     try:
         CronSim(f"0 0 {day} * *", datetime(2000, 1, 1, tzinfo=UTC))
     except CronSimError:
@@ -152,7 +152,7 @@ def _is_understood(day: str) -> bool:
 
 
 def _refusal(reason: str, parts: list[str]) -> InvalidInput:
-    """Say in our words what cronsim said in two ("Bad minute")."""
+    """Our error for one of cronsim ("Bad minute")."""
     for field, part in zip(_FIELDS, parts, strict=True):
         if reason == f"Bad {field.name}":
             return _wrong(f"the {field.name} field {part!r} is wrong", _cure(field, part))

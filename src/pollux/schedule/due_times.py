@@ -1,9 +1,9 @@
-"""When is a job due first, and when next?  One question, four kinds of schedule.
+"""First and next due time of the four kinds of schedules.
 
 * **interval**: at once, then on the grid of the job (see `interval`).
-* **cron**: never at start; at the times of the line (see `cron`).
-* **once**: at its moment, or at once; also if the moment has passed, for a moment that came during a downtime counts.
-* **event**: never by the clock, only when a trigger or a person asks.
+* **cron**: not at start; at the times of the line (see `cron`).
+* **once**: at its moment, or at once; a moment in the past is due too, as it may have come during a downtime.
+* **event**: no due times; a trigger or a person requests runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pollux.units import DURATION_MAX_MS, MOMENT_MAX_MS, format_ms
 
 
 def validate(schedule: Schedule, job_id: str) -> None:
-    """Refuse what cannot be computed with: a rhythm too fast or too slow, a line or a zone that is wrong."""
+    """Refuse an unusable schedule: an interval too short or too long, an invalid line or zone."""
     match schedule:
         case Interval():
             _check_every(schedule.every_ms)
@@ -30,7 +30,7 @@ def validate(schedule: Schedule, job_id: str) -> None:
 
 
 def first_due(schedule: Schedule, job_id: str, *, now_ms: int, crowd: int = 1) -> int | None:
-    """The first due of a new job; `crowd` is how many new jobs came with it in the same put."""
+    """The first due time of a new job; `crowd` is the number of new jobs in the same put."""
     match schedule:
         case Interval():
             return interval.first_due(schedule, job_id, now_ms=now_ms, crowd=crowd)
@@ -43,7 +43,7 @@ def first_due(schedule: Schedule, job_id: str, *, now_ms: int, crowd: int = 1) -
 
 
 def next_due(schedule: Schedule, job_id: str, after_ms: int) -> int | None:
-    """The due that follows a firing due at `after_ms`: strictly later, or None if nothing follows."""
+    """The due time after `after_ms`, strictly later; None if there is none."""
     match schedule:
         case Interval():
             return interval.next_due(schedule, job_id, after_ms)

@@ -1,8 +1,11 @@
-"""Where on the line does a job stand?  The one stable hash: same id, same place, on every node and for ever.
+"""Due times of an interval: a grid without drift, `phase + k * every_ms` on the wall clock.
 
-Jobs that were added together must not fire together, and a restart must move nobody.  So the place is neither
-drawn nor stored: it is computed from the job's id.  `purpose` keeps the places of one job independent of each
-other: the phase of its interval says nothing about the minute of its cron line.
+    |-----x---------x---------x---------x-----    the grid of the job; x = phase + k * every
+       ^                                          put: the first run is at once, off the grid
+       |---half--|->x                             the second: the first x at least half an interval later
+
+The grid is computed from the job's id (or from `start_ms`), never from the last run: late runs, restarts and reloads
+do not shift it.  Everything here is O(1).
 """
 
 from __future__ import annotations
@@ -13,17 +16,22 @@ from pollux.model.schedule import Interval
 
 
 def place(job_id: str, purpose: str, width: int) -> int:
-    """A number in [0, width), always the same for the same job and purpose; `width` is at least 1."""
+    """A stable hash of the job's id to [0, width), the same on every node; `width` is at least 1.
+
+    Jobs that are added together must not fire together, and a restart must not shift them: so the number is neither
+    random nor stored.  `purpose` makes the numbers of one job independent of each other, such as the phase of its
+    interval and the minute of its cron line.
+    """
     digest = blake2b(f"{purpose}\0{job_id}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") % width
 
 
-CROWD_MAX = 100  # this many new jobs may start at once; a bigger crowd is spread
+CROWD_MAX = 100  # so many new jobs may start at once; the first due times of more are spread
 CROWD_SPREAD_MAX_MS = 60_000
 
 
 def phase_ms(job_id: str, spec: Interval) -> int:
-    """Where the grid starts, in [0, every_ms): by `start_ms` if given, at zero if not spread, else by the id."""
+    """The phase of the grid in [0, every_ms): from `start_ms` if set, 0 if not spread, else from the id."""
     if spec.start_ms is not None:
         return spec.start_ms % spec.every_ms
     return place(job_id, "phase", spec.every_ms) if spec.spread else 0
@@ -35,7 +43,7 @@ def next_after(spec: Interval, job_id: str, after_ms: int) -> int:
 
 
 def first_due(spec: Interval, job_id: str, *, now_ms: int, crowd: int = 1) -> int:
-    """At once; at the start if that lies ahead; spread if more than a hundred jobs came in the same put."""
+    """Now; `start_ms` if that is later; spread over time if the put had more than `CROWD_MAX` new jobs."""
     if spec.start_ms is not None and spec.start_ms > now_ms:
         return spec.start_ms
     if crowd <= CROWD_MAX or not spec.spread:
@@ -44,7 +52,7 @@ def first_due(spec: Interval, job_id: str, *, now_ms: int, crowd: int = 1) -> in
 
 
 def next_due(spec: Interval, job_id: str, after_ms: int) -> int:
-    """The due that follows `after_ms`: the first of the grid at least half an interval later; on the grid, the next."""
+    """The due time after `after_ms`: the first of the grid at least half an interval later; on the grid, the next."""
     return _grid_from(spec, job_id, after_ms + (spec.every_ms + 1) // 2)
 
 

@@ -1,18 +1,18 @@
-"""What happens to the dues that passed while nobody planned?  Which fire, how many are only counted, what is next.
+"""Misfire handling: which due times of a downtime fire, how many are skipped, and the next due time.
 
     due_ms                                                   now_ms
       x     x     x     x     x     x     x     x     x     x  |  x
       |<---------------- missed ----------------->|<- fresh ->|  next_ms
 
-A due is *missed* if it is older than `late_after` when it is planned: half the interval (of a cron line: half the
-distance to the following due), at least a second, at most a minute.  Fresh dues always fire.  Of the missed ones
-`skip` fires none and `all` the latest hundred of the last 24 hours.  `one` fires the latest, unless a due is fresh or
-comes within `soon_ms`: that one is the firing, on time, and a run that caught up would only stand in its way.  The
-others are counted.  A one-shot job is never missed.
+A due time is *missed* if it is older than `late_after` when it is planned: half the interval (of a cron line: half the
+distance to the following due time), at least a second, at most a minute.  Fresh due times always fire.  Of the missed
+ones `skip` fires none and `all` the latest hundred of the last 24 hours.  `one` fires the latest, unless a due time is
+fresh or follows within `soon_ms`: that one fires on time, and a catch-up run would only delay it.  The others are
+counted as skipped.  A one-shot job is never missed.
 
-Afterwards every due up to `now_ms` is either fired or counted, and `next_ms` lies after `now_ms`.  The answer
-depends on the arguments alone: asked again, it is the same.  No downtime is too long: an interval is counted by
-one division; a cron line by its days, of which at most ten years are looked at (older dues are not counted).
+Afterwards every due time up to `now_ms` is either fired or counted, and `next_ms` is after `now_ms`.  The cost is
+bounded for any downtime: an interval is counted by one division, a cron line by its days, for at most ten years (older
+due times are not counted).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ LATE_AFTER_MIN_MS = 1_000
 LATE_AFTER_MAX_MS = 60_000
 CATCH_UP_MAX = 100
 CATCH_UP_AGE_MAX_MS = DAY_MS
-_KEPT = {"one": 1, "skip": 0, "all": CATCH_UP_MAX}
+_FIRED_MAX = {"one": 1, "skip": 0, "all": CATCH_UP_MAX}
 
 
 class Catchup(Struct, frozen=True):
-    """The dues to fire, oldest first; how many others are over and done with; the first due after now."""
+    """The due times to fire, oldest first; the number of skipped ones; the first due time after now."""
 
     fire: tuple[int, ...]
     skipped: int
@@ -44,19 +44,19 @@ class Catchup(Struct, frozen=True):
 
 
 class _Dues(Protocol):
-    """The dues from the stored one to now, at least one, without listing them all."""
+    """The due times from the stored one to now, at least one, without a list of all."""
 
     total: int
     next_ms: int
-    fresh_max: int  # no more of them than this can be fresh
+    fresh_max: int  # upper limit of how many can be fresh
 
     @property
     def every_ms(self) -> int | None:
-        """Their distance, if it is always the same."""
+        """Their distance, if it is constant."""
         ...
 
     def latest(self, count: int) -> list[int]:
-        """At least the latest `count` of them (all, if there are fewer), oldest first, without a hole."""
+        """At least the latest `count` due times (all if there are fewer), oldest first, contiguous."""
         ...
 
 
@@ -69,7 +69,7 @@ def catch_up(
     misfire: Literal["one", "skip", "all"],
     soon_ms: int = LATE_AFTER_MIN_MS,
 ) -> Catchup:
-    """Decide about every due from the stored `due_ms` up to `now_ms`; `soon_ms`: how long a run is expected to take."""
+    """Fire or skip every due time from the stored `due_ms` to `now_ms`; `soon_ms`: the expected duration of a run."""
     if due_ms > now_ms:
         return Catchup((), 0, due_ms)
     match schedule:
@@ -85,19 +85,19 @@ def catch_up(
 
 
 def late_after_of(schedule: Schedule | None, job_id: str, due_ms: int) -> int:
-    """How late this due may be planned without being missed."""
+    """How late this due time may be planned without being missed."""
     next_ms = None if schedule is None else next_due(schedule, job_id, due_ms)
     return LATE_AFTER_MAX_MS if next_ms is None else late_after_ms(next_ms - due_ms)
 
 
 def late_after_ms(distance_ms: int) -> int:
-    """How old a due may be and still be on time, if the following due comes `distance_ms` after it."""
+    """How late a due time may be planned without being missed if the following one is `distance_ms` later."""
     return min(max(distance_ms // 2, LATE_AFTER_MIN_MS), LATE_AFTER_MAX_MS)
 
 
 def _judge(dues: _Dues, now_ms: int, misfire: Literal["one", "skip", "all"], soon_ms: int) -> Catchup:
-    kept_max = _KEPT[misfire]
-    latest = dues.latest(kept_max + dues.fresh_max)
+    fired_max = _FIRED_MAX[misfire]
+    latest = dues.latest(fired_max + dues.fresh_max)
     following = [*latest[1:], dues.next_ms]
     distances = [dues.every_ms or after - due for due, after in zip(latest, following, strict=True)]
     is_late = [now_ms - due > late_after_ms(distance) for due, distance in zip(latest, distances, strict=True)]
@@ -107,16 +107,16 @@ def _judge(dues: _Dues, now_ms: int, misfire: Literal["one", "skip", "all"], soo
     fresh = [due for due, late in zip(latest, is_late, strict=True) if not late]
     if misfire == "one" and (fresh or dues.next_ms - now_ms <= soon_ms):
         missed = []
-    fire = (*missed[max(0, len(missed) - kept_max) :], *fresh)
+    fire = (*missed[max(0, len(missed) - fired_max) :], *fresh)
     return Catchup(fire, dues.total - len(fire), dues.next_ms)
 
 
 class _GridDues:
-    """The stored due, then the grid: counted by one division."""
+    """The stored due time, then those of the grid, counted by one division."""
 
     def __init__(self, spec: Interval, job_id: str, due_ms: int, now_ms: int) -> None:
         self._due_ms, self.every_ms = due_ms, spec.every_ms
-        self.fresh_max = LATE_AFTER_MIN_MS // spec.every_ms + 2  # both ends, and a first due off the grid
+        self.fresh_max = LATE_AFTER_MIN_MS // spec.every_ms + 2  # both ends, and a first due time off the grid
         self._grid_ms = interval.next_due(spec, job_id, due_ms)
         on_grid = max(0, (now_ms - self._grid_ms) // self.every_ms + 1)
         self.total = 1 + on_grid
@@ -130,10 +130,10 @@ class _GridDues:
 
 
 class _CronDues:
-    """The stored due, then those of the line: counted by days, listed from near now."""
+    """The stored due time, then those of the line, counted by days and listed from shortly before now."""
 
     every_ms = None
-    fresh_max = 2  # dues are a second apart, which is the shortest tolerance
+    fresh_max = 2  # due times are at least a second apart, which is the shortest tolerance
 
     def __init__(self, cron: CompiledCron, due_ms: int, now_ms: int) -> None:
         self._cron, self._due_ms, self._now_ms = cron, due_ms, now_ms
@@ -157,7 +157,7 @@ class _CronDues:
         return found
 
     def _start_of(self, count: int) -> int:
-        """An instant after which at least `count` dues remain, and hardly more: doubled back to, then bisected."""
+        """A time after which at least `count` due times remain, and few more, found by doubling and bisection."""
         back_s = 64
         while self._last(back_s) < count:
             back_s *= 2
@@ -166,5 +166,5 @@ class _CronDues:
         return self._now_ms - back_s * 1_000
 
     def _last(self, seconds: int) -> int:
-        """How many dues the last so many seconds had."""
+        """The number of due times in the last `seconds` seconds."""
         return self._cron.count_between(self._now_ms - seconds * 1_000, self._now_ms)

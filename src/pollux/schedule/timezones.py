@@ -1,19 +1,19 @@
-"""What does the clock on the wall show, and when does it jump?  A zone as a row of segments.
+"""Time zones as segments of constant offset.
 
-A segment is a stretch of real time in which a zone's offset does not change.  The clock on the wall jumps only
-between segments: forward (a gap: local times that never come) or back (a fold: local times that come twice).
+A segment is a span of real time in which a zone's offset is constant.  The wall clock jumps only between segments:
+forward (a gap: local times that do not exist) or back (a fold: local times that occur twice).
 
     real    ----[ offset +1 h )[ offset +2 h                    )[ offset +1 h )----
     wall        ... 01:59      | 03:00 ...                 02:59 | 02:00 ...
                                gap                               fold
     passed                     02:00                             03:00
 
-`passed` is how far the wall clock had already come when the segment began: local times below it have been seen.
-After a gap it lies before the segment's first local time, after a fold it lies behind it.
+`passed` is the local time that the wall clock had reached when the segment began: local times below it have occurred.
+After a gap it is before the segment's first local time, after a fold it is after it.
 
-zoneinfo does not tell its transitions, so they are found: the offset is sampled once a day and bisected where it
-changed.  (Since 1970 no zone has jumped twice within six days.)  Windows of about a year are kept in a bounded
-cache; a segment that crosses the border of a window is cut there, which changes no answer.
+zoneinfo has no API for its transitions, so the offset is sampled once a day and bisected where it changed.  (Since 1970
+no zone has jumped twice within six days.)  Windows of about a year are cached, in bounded number; a segment that
+crosses the border of a window is cut there, which changes no result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Segment(Struct, frozen=True, gc=False):
 
 
 def segment_at(tz: str, at_s: int) -> Segment:
-    """The segment of that zone in which the real second `at_s` lies."""
+    """The segment of the zone that contains the real second `at_s`."""
     starts, segments = _window(tz, at_s >> _WINDOW_BITS)
     return segments[bisect_right(starts, at_s) - 1]
 
