@@ -1,4 +1,4 @@
-"""What is due, may it run?  The pure side of the leader: timers, gate, plan; and the words for why something waits."""
+"""The planner, the pure part of the leader: timers, gate and plan; and the explanations of why a job or run waits."""
 
 from pollux.plan.gate import GateState, Held, MayRun, drain_of, gate, stop_of, stop_words
 from pollux.plan.plan_result import PlanReport

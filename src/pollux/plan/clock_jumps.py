@@ -1,9 +1,9 @@
-"""Clock jumps: the highest time that leaders planned by, and the look at what they wrote before the clock came back.
+"""Clock jumps: the highest time that leaders planned with, and the correction of times written before a jump back.
 
-A clock that was ahead leaves due times, retries and visible times that lie ahead, too.  A leader that finds the clock
-behind the highest time of the version's clock note (at the begin of its term, or later) looks at all jobs and all
-waiting runs, a page a turn, beside its firings, and puts right what lies further ahead than schedule and policy allow.
-The note keeps the highest time until all of that is written, so that the next leader looks again if this one dies.
+A clock that was ahead leaves due times, retries and visible times that are ahead, too.  A leader that finds the clock
+behind the highest time of the version's clock note (at the start of its term, or later) scans all jobs and all waiting
+runs, a page a turn, beside its firings, and corrects times further ahead than schedule and policy allow.
+The note keeps the highest time until all corrections are written, so that the next leader scans again if this one dies.
 """
 
 from __future__ import annotations
@@ -29,46 +29,51 @@ EARLIER_MAX = 100  # runs of one plan
 
 
 class TermClock:
+    """The highest time known in a term, and the scan after a jump back."""
+
     def __init__(self, version: int) -> None:
         self.is_looking = False
         self.runs_after: str | None = None  # where the next page of waiting runs begins
         self.has_runs_left = False
-        self.earlier: dict[str, int] = {}  # run -> the visible time that it shall have
+        self.earlier: dict[str, int] = {}  # run -> its corrected visible time
         self._key = clock_key(version)
         self._highest_ms = 0
-        self._noted_ms = 0  # the highest time that the note says
+        self._noted_ms = 0  # the highest time in the note
         self._back: ClockSetBack | None = None
-        self._is_told = True  # does the note say that we look?
+        self._is_noted = True  # the note records the current scan
 
     def recall(self, notes: Iterable[Note]) -> None:
-        """What the leaders before have noted."""
+        """Read the note of earlier leaders."""
         for found in [clock_note(note) for note in notes if note.key == self._key]:
             if found is not None:
                 self._highest_ms = self._noted_ms = found.highest_ms
                 self._back = found.back
 
     def saw(self, at_ms: int) -> None:
-        """Somebody was told that time by the store."""
+        """Record a time that the store's clock has reached."""
         self._highest_ms = max(self._highest_ms, at_ms)
 
     def begins_to_look(self, now_ms: int, seen_ms: int) -> bool:
-        """Time has come to `now_ms`, and was `seen_ms` before: is it behind the highest time, and nobody looks yet?"""
+        """Start a scan if the clock, at `now_ms` after `seen_ms`, is behind the highest time; False if none is needed.
+
+        A scan in progress starts anew only after another jump back.
+        """
         if now_ms >= self._highest_ms - CAME_BACK_MS or (self.is_looking and now_ms >= seen_ms - CAME_BACK_MS):
             self._highest_ms = max(self._highest_ms, now_ms)
             return False
-        self.is_looking, self._is_told = True, False
+        self.is_looking, self._is_noted = True, False
         self.runs_after, self.has_runs_left = None, True
         self.earlier.clear()
         self._back = ClockSetBack(at_ms=now_ms, by_ms=self._highest_ms - now_ms)
         return True
 
     def put_right(self, jobs: int) -> None:
-        """So many jobs of a page had a due time that lay too far ahead."""
+        """Count the jobs of a page whose due time was too far ahead."""
         if self._back is not None:
             self._back = replace(self._back, jobs=self._back.jobs + jobs)
 
     def look_at(self, runs: Iterable[Run], after: str | None, now_ms: int) -> None:
-        """A page of waiting runs, and where the next one begins."""
+        """Scan a page of waiting runs; `after`: where the next page begins."""
         times = {run.id: earlier_ms(run, highest_ms=self._highest_ms, now_ms=now_ms) for run in runs}
         found = {run_id: at_ms for run_id, at_ms in times.items() if at_ms is not None}
         self.earlier |= found
@@ -77,13 +82,13 @@ class TermClock:
             self._back = replace(self._back, runs=self._back.runs + len(found))
 
     def next_earlier(self) -> tuple[Earlier, ...]:
-        """What the next plan brings forward."""
+        """The runs whose visible time the next plan corrects."""
         return tuple([Earlier(*item) for item in list(self.earlier.items())[:EARLIER_MAX]])
 
     def notes(self, now_ms: int, *, is_written: bool) -> tuple[NotePut, ...]:
-        """What a plan writes; `is_written`: all due times that were found are in the store."""
+        """The clock note for a plan; `is_written`: all corrected due times are in the store."""
         is_over = self.is_looking and is_written and not self.has_runs_left and not self.earlier
-        if self.is_looking and not is_over and self._is_told:
+        if self.is_looking and not is_over and self._is_noted:
             return ()
         if not self.is_looking and now_ms < self._noted_ms + NOTED_MS:
             return ()
@@ -96,24 +101,24 @@ class TermClock:
         return (NotePut(self._key, clock_value(highest_ms, back)),)
 
     def accept(self, plan: Plan) -> None:
-        """The plan was written."""
+        """Apply a plan that was written."""
         for each in plan.earlier:
             self.earlier.pop(each.run_id, None)
         noted = [clock_note(Note(put.key, put.value)) for put in plan.notes if put.key == self._key]
         for found in [each for each in noted if each is not None]:
-            self._noted_ms, self._is_told = found.highest_ms, True
+            self._noted_ms, self._is_noted = found.highest_ms, True
             if self.is_looking and found.back is not None and found.back.is_over:
                 self.is_looking, self._back = False, found.back
                 self._highest_ms = found.highest_ms
 
 
 def earlier_ms(run: Run, *, highest_ms: int, now_ms: int) -> int | None:
-    """When a waiting run shall become visible, if its time was reckoned by a clock that has come back; None: it stands.
+    """The corrected visible time of a waiting run, if it was computed before the clock jumped back; None: no change.
 
-    A retry keeps the delay that it was given when its attempt ended.  A run whose last delivery was handed back is put
-    off for a short while only, to wait for a place.  A firing was due when it was made.  A run that was asked for while
-    the clock was ahead becomes visible if it had been before the clock came back.  All other times are the caller's own
-    wish: those of runs that were made after the clock came back, or before it went ahead.
+    A retry keeps its delay from the end of its attempt.  A run whose last delivery was handed back waits for a short
+    while only, for a seat.  A firing was due when it was made.  A run that was requested while the clock was ahead
+    becomes visible if it had been visible before the jump back.  All other times are the caller's choice: those of runs
+    that were made after the jump back, or before the clock went ahead.
     """
     if run.visible_ms <= now_ms:
         return None
@@ -131,6 +136,6 @@ def earlier_ms(run: Run, *, highest_ms: int, now_ms: int) -> int | None:
 
 
 def _was_handed_back(run: Run) -> bool:
-    """Did its last delivery end without an attempt?"""
+    """Whether its last delivery ended without an attempt."""
     last = run.tried[-1].fence or run.fence if run.tried else 0
     return run.fence > last

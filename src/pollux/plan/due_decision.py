@@ -1,10 +1,10 @@
-"""What becomes of a due time?  It fires, it is passed over and counted, or it is chosen among many that were missed.
+"""Decision about due times: fire, skip and count, or choose one among many that were missed.
 
-A firing and a count cannot share one write (whether the firing is overlapped, which is a count of its own, is known
-only inside that write), so a missed row is worked off in two: first *choose* the due to fire and count the others, then
-fire it.  A crash between the two loses nothing: the chosen due is the stored one.
+A firing and a count cannot share one write (whether the firing overlaps, which is a count of its own, is known only
+inside that write), so a series of missed due times takes two: first *choose* the one to fire and count the others, then
+fire it.  A crash between the two loses nothing: the chosen due time is the stored one.
 
-Everything here is a pure function of a slot and the time.
+All functions are pure functions of a slot and the time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from pollux.plan.job_slots import DueOrigin, JobSlot
 from pollux.schedule import interval
 from pollux.schedule.misfire import LATE_AFTER_MAX_MS, LATE_AFTER_MIN_MS, late_after_ms
 
-FIRST_SPREAD_MAX_MS = 60_000  # the first due of a new job lies at most so far ahead, off its grid
+FIRST_SPREAD_MAX_MS = 60_000  # the first due time of a new job is at most this far ahead, off its grid
 
 
 class Fire(Struct, frozen=True, gc=False):
+    """Fire `due_ms` now."""
+
     due_ms: int
     next_ms: int | None
     is_missed: bool = False
-    fresh_ms: int | None = None  # when the job's next due comes by itself
+    fresh_ms: int | None = None  # the job's next due time that is not missed
 
 
 class FireMissed(Struct, frozen=True, gc=False):
-    """Fire `due_ms` next; `count` others are over."""
+    """Choose `due_ms` to fire in the next plan; `count` others are skipped."""
 
     due_ms: int
     count: int
@@ -38,14 +40,14 @@ class FireMissed(Struct, frozen=True, gc=False):
 
 
 class SkipMissed(Struct, frozen=True, gc=False):
-    """`count` due times are over and none fires."""
+    """Skip `count` due times and fire none."""
 
     count: int
     next_ms: int | None
 
 
 def judge(slot: JobSlot, now_ms: int, *, led_since_ms: int | None = None) -> Fire | FireMissed | SkipMissed:
-    """Decide about the due times of a slot up to now.  Raises whatever a bad schedule raises."""
+    """The decision about the due times of a slot up to now.  Errors of an unusable schedule are passed on."""
     due_ms, job = slot.next_ms, slot.job
     assert due_ms is not None
     assert job.schedule is not None
@@ -66,11 +68,11 @@ def judge(slot: JobSlot, now_ms: int, *, led_since_ms: int | None = None) -> Fir
 
 
 def catch_up(job: Job, memory: Memory, *, due_ms: int, now_ms: int, led_since_ms: int | None = None) -> when.Catchup:
-    """What becomes of the due times from `due_ms` up to now.
+    """The due times from `due_ms` up to now that fire, and the number of skipped ones.
 
-    A run that catches up is expected to take as long as the last one did: until then it would make the next due time
-    an overlap, unless the job's runs may overlap.  A due time that a leader missed in its own term (`led_since_ms`)
-    does not wait for the next one: a leader that is late for this one may be as late for that one, and for all others.
+    A catch-up run is expected to take as long as the last run; unless the job's runs may overlap, the next due time
+    would overlap with it until then.  A due time that the leader missed in its own term (`led_since_ms`) does not wait
+    for the next one: an overloaded leader may be as late for that one, and for all others.
     """
     assert job.schedule is not None
     busy_ms = 0 if job.overlap is Overlap.ALLOW else memory.duration_ms
@@ -86,7 +88,7 @@ def catch_up(job: Job, memory: Memory, *, due_ms: int, now_ms: int, led_since_ms
 
 
 def pass_all(slot: JobSlot, now_ms: int) -> SkipMissed:
-    """Fire none of the due times up to now, and count them all."""
+    """Skip all due times up to now."""
     decision = judge(slot, now_ms)
     if isinstance(decision, Fire) and (decision.next_ms is None or decision.next_ms > now_ms):
         return SkipMissed(1, decision.next_ms)
@@ -99,12 +101,12 @@ def pass_all(slot: JobSlot, now_ms: int) -> SkipMissed:
 
 
 def place(job: Job, old: Job | None, *, is_placed: bool, now_ms: int, crowd: int) -> int | None:
-    """The next due of a job that was put.
+    """The next due time of a job that was put.
 
     * None if nothing is planned: disabled, no schedule, or a once-job that has fired.
-    * A job that never fired and has no due is new: its first due.
-    * The schedule is the old one (or `is_placed`: this very revision has its due already): the stored due stands.
-    * Otherwise it counts from the next firing: the due of the new schedule that follows now, never at once.
+    * A new job, which never fired and has no due time: its first due time.
+    * An unchanged schedule (or `is_placed`: this revision has its due time already): the stored due time.
+    * A changed schedule takes effect with the next firing: its due time after now, never at once.
     """
     schedule, due_ms = job.schedule, job.next_due_ms
     if schedule is None or not job.enabled:
@@ -123,7 +125,7 @@ def place(job: Job, old: Job | None, *, is_placed: bool, now_ms: int, crowd: int
 
 
 def lies_ahead(job: Job, now_ms: int) -> bool:
-    """Is the next due further ahead than the schedule allows?  It was reckoned by a clock that has come back."""
+    """Whether the next due time is further ahead than the schedule allows: it was computed before a jump back."""
     schedule, due_ms = job.schedule, job.next_due_ms
     if schedule is None or due_ms is None or due_ms <= now_ms:
         return False
@@ -131,7 +133,7 @@ def lies_ahead(job: Job, now_ms: int) -> bool:
         return schedule.at_ms is None
     try:
         latest_ms = when.next_due(schedule, job.id, _from_ms(job, now_ms))
-    except Exception:  # noqa: BLE001  a bad schedule is dealt with by the plan
+    except Exception:  # noqa: BLE001  the plan handles an unusable schedule
         return False
     if type(schedule) is Interval:
         latest_ms = max(latest_ms or 0, now_ms + min(schedule.every_ms, FIRST_SPREAD_MAX_MS))
@@ -139,9 +141,9 @@ def lies_ahead(job: Job, now_ms: int) -> bool:
 
 
 def follow_back(slot: JobSlot, now_ms: int) -> int | None:
-    """The clock came back far: the due that follows now, if the planned one lies beyond it; None: it stands.
+    """After a large jump back: the due time after now if the planned one is later; None: no change.
 
-    The planned one was reached in a time that is undone.  A due that fired there is refused by the store.
+    The planned one was computed before the jump.  The store refuses to fire a due time again that fired before it.
     """
     job, planned_ms, last_ms = slot.job, slot.next_ms, slot.last_ms
     if planned_ms is None or job.schedule is None:
@@ -166,7 +168,7 @@ def _place_once(job: Job, schedule: Once, now_ms: int) -> int | None:
 
 
 def _fits(schedule: Schedule, job: Job, due_ms: int, now_ms: int) -> bool:
-    """Nobody remembers the old schedule: could the stored due come from this one?"""
+    """Whether the stored due time may come from this schedule, if the old one is unknown."""
     if type(schedule) is Interval and job.last_due_ms is None:
         return due_ms - now_ms <= min(schedule.every_ms, FIRST_SPREAD_MAX_MS) or due_ms == schedule.start_ms
     next_ms = when.next_due(schedule, job.id, _from_ms(job, now_ms))
@@ -178,7 +180,7 @@ def _fits(schedule: Schedule, job: Job, due_ms: int, now_ms: int) -> bool:
 
 
 def _from_ms(job: Job, now_ms: int) -> int:
-    """Now, or the last due if that lies a little ahead: a clock that came back a little makes no due come twice."""
+    """Now, or the last due time if that is slightly ahead: after a small jump back no due time fires twice."""
     last_ms = job.last_due_ms
     return last_ms if last_ms is not None and now_ms < last_ms <= now_ms + CAME_BACK_MS else now_ms
 

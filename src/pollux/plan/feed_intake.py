@@ -1,7 +1,7 @@
-"""What has happened since the last plan?  Feed entries and what was read because of them, taken into the memory.
+"""Feed intake: feed entries, and the reads they request, applied to the term state.
 
-An entry names things; what they are now is read from the store, because entries may come out of order and the store is
-the truth.  So a put, a deletion and an arrival only ask, and the answer is learnt.
+An entry names jobs and runs; their current state is read from the store, because entries may arrive out of order.  So
+a put, a deletion and an arrival only request a read, whose result is applied.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from pollux.plan.term_state import TermState
 
 _DONE, _DEAD, _CANCELLED = RunState.DONE, RunState.DEAD, RunState.CANCELLED  # an enum in a set is slow to find
 UNREADABLE_KIND = unreadable_key("").partition(":")[0]
-HANDED_BACK_REST_MS = 500  # a node that cannot run a run may claim it again: not at once
+HANDED_BACK_REST_MS = 500  # delay before a node that cannot run a run may claim it again
 
 
 def apply(term: TermState, item: FeedItem) -> None:
-    """Take one feed entry in; one that is there already (it was not consumed yet) is left out."""
+    """Apply one feed entry, unless it is open already (applied and not consumed yet)."""
     inbox, feed = term.inbox, item.id
     if feed in inbox.receipts:
         return
@@ -70,7 +70,7 @@ def apply(term: TermState, item: FeedItem) -> None:
 
 
 def _apply_jobs(term: TermState, feed: int, entry: JobsPut | JobsDeleted | JobsMoved | Spoilt) -> None:
-    if isinstance(entry, Spoilt):  # it may have told of any job; all else was read when this planner began
+    if isinstance(entry, Spoilt):  # it may concern any job; all else was read when this planner began
         term.aside.entries[feed] = entry
         term.inbox.ask_all_jobs(feed)
         return
@@ -102,11 +102,11 @@ def _apply_end(term: TermState, mark: Mark, end: End) -> None:
         inbox.work_of(end.job_id, feed).add(feed, end)
 
 
-# what was read
+# results of reads
 
 
 def learn_timers(term: TermState, found: Sequence[Job | Unreadable]) -> None:
-    """The next page of due jobs.  What the planner knows already it knows better."""
+    """Apply the next page of due jobs.  Slots that exist are newer than the page and stay."""
     window, term.window = term.window, None
     if window is None:
         return
@@ -126,7 +126,7 @@ def _place_of(found: Job | Unreadable) -> tuple[int, str] | None:
 
 
 def learn_unreadable(term: TermState, job: Unreadable) -> None:
-    """A job that cannot be read is left alone, as it stands; what the feed told of it is over."""
+    """Apply a job that cannot be decoded: it is not planned or written, and its feed entries are done."""
     term.inbox.jobs.pop(job.name, None)
     term.disarm(job.name)
     term.slots.drop(job.name)
@@ -135,7 +135,7 @@ def learn_unreadable(term: TermState, job: Unreadable) -> None:
 
 
 def learn_all_jobs(term: TermState, found: Sequence[Job | Unreadable], after: str | None) -> None:
-    """A page of all jobs, each as if it had just been put: one whose due stands already is left as it is."""
+    """Apply a page of all jobs, each as if it had just been put; a due time that is correct does not change."""
     inbox, survey = term.inbox, term.inbox.survey
     assert survey is not None
     jobs = [job for job in found if isinstance(job, Job)]
@@ -146,7 +146,7 @@ def learn_all_jobs(term: TermState, found: Sequence[Job | Unreadable], after: st
     crowd = sum([job.next_due_ms is None and job.last_due_ms is None for job in jobs])
     for job in jobs:
         work = inbox.work_of(job.id)
-        for feed in survey.feeds[:1]:  # as long as one of them stays, the next leader looks at all jobs again
+        for feed in survey.feeds[:1]:  # while one of them is in the feed, the next leader scans all jobs again
             inbox.work_of(job.id, feed)
         work.is_put, work.crowd = True, max(work.crowd, crowd)
         learn_job(term, job.id, job)
@@ -161,7 +161,7 @@ def learn_all_jobs(term: TermState, found: Sequence[Job | Unreadable], after: st
 
 
 def _follow_clock(term: TermState, jobs: Iterable[Job]) -> None:
-    """The clock came back: of these jobs, as they are stored, those due further ahead than they may be follow it."""
+    """After a jump back of the clock: correct the stored jobs whose due time is too far ahead."""
     ahead = [job for job in jobs if lies_ahead(job, term.seen_ms)]
     for job in ahead:
         term.follow_back(job.id, term.slots.get(job.id) or term.slots.add(job), term.seen_ms)
@@ -169,7 +169,7 @@ def _follow_clock(term: TermState, jobs: Iterable[Job]) -> None:
 
 
 def learn_job(term: TermState, job_id: str, job: Job | Unreadable | None) -> None:
-    """What a job is now."""
+    """Apply the current state of a job; None: it was deleted."""
     inbox = term.inbox
     inbox.jobs.pop(job_id, None)
     if isinstance(job, Unreadable):
@@ -184,7 +184,7 @@ def learn_job(term: TermState, job_id: str, job: Job | Unreadable | None) -> Non
     work = inbox.work_of(job_id)
     if slot is None:
         slot = term.slots.add(job)
-        if work.is_put or (work.is_moved and job.next_due_ms is None):  # its due stands, if it has one
+        if work.is_put or (work.is_moved and job.next_due_ms is None):  # a moved job keeps its due time
             _place(term, slot, job, None, is_placed=False)
     else:
         _read_again(term, slot, job)
@@ -199,7 +199,7 @@ def learn_job(term: TermState, job_id: str, job: Job | Unreadable | None) -> Non
 
 
 def _read_again(term: TermState, slot: JobSlot, job: Job) -> None:
-    """The store's word stands, but for a due that waits to be written and one that was fired already."""
+    """Set the slot from the stored job, but keep a due time that is not yet written, or if the stored one has fired."""
     work = term.inbox.work_of(job.id)
     old, next_ms, last_ms, placed = slot.job, slot.next_ms, slot.last_ms, slot.placed
     slot.read(job)
@@ -214,13 +214,13 @@ def _read_again(term: TermState, slot: JobSlot, job: Job) -> None:
 
 
 def _place(term: TermState, slot: JobSlot, job: Job, old: Job | None, *, is_placed: bool) -> None:
-    """Give a put job its next due; one with a bad schedule gets none, and says why."""
+    """Compute the next due time of a put job; with an unusable schedule it gets none, and the error is recorded."""
     work = term.inbox.work_of(job.id)
     try:
         next_ms = place(job, old, is_placed=is_placed, now_ms=term.seen_ms, crowd=work.crowd)
     except Exception as error:  # noqa: BLE001  one bad job must not stop the others
         next_ms = None
-        _set_schedule_aside(term, slot, job, describe(error))
+        _record_bad_schedule(term, slot, job, describe(error))
     else:
         term.aside.drop_schedule(job.id)
     slot.placed = job.revision
@@ -229,8 +229,8 @@ def _place(term: TermState, slot: JobSlot, job: Job, old: Job | None, *, is_plac
         work.writes = True
 
 
-def _set_schedule_aside(term: TermState, slot: JobSlot, job: Job, why: str) -> None:
-    """Its job says so, once: looked at again, it is written only if that is news."""
+def _record_bad_schedule(term: TermState, slot: JobSlot, job: Job, why: str) -> None:
+    """Record an unusable schedule in the job's memory, once: a recheck writes it only if the error is new."""
     is_known = slot.next_ms is None and why in (term.aside.schedules.get(job.id), slot.memory.last_error)
     if not is_known:
         term.inbox.work_of(job.id).error = why
@@ -241,7 +241,7 @@ def _set_schedule_aside(term: TermState, slot: JobSlot, job: Job, why: str) -> N
 
 
 def learn_run(term: TermState, run_id: str, run: Run | None) -> None:
-    """What has become of a run that came to the gate."""
+    """Apply the current state of a run that arrived at the gate."""
     inbox, gatehouse = term.inbox, term.gatehouse
     feeds = inbox.answered(run_id)
     if run is None or run.state is not RunState.HELD:
@@ -261,7 +261,7 @@ def learn_run(term: TermState, run_id: str, run: Run | None) -> None:
 
 
 def learn_notes(term: TermState, notes: Iterable[Note]) -> None:
-    """The notes as they are now: what a pause held that is gone is looked at again."""
+    """Apply the current notes: runs held by a pause that has ended are checked again."""
     feeds, term.inbox.notes = term.inbox.notes or [], None
     for key in term.set_stops(note for note in notes if note.key.startswith(STOP)):
         _wake(term, key, feeds)
@@ -269,7 +269,7 @@ def learn_notes(term: TermState, notes: Iterable[Note]) -> None:
 
 
 def learn_nodes(term: TermState, nodes: Iterable[Node]) -> None:
-    """The living nodes: what waited for one of their handlers is looked at again."""
+    """Apply the living nodes: runs that waited for one of their handlers are checked again."""
     feeds, term.inbox.nodes = term.inbox.nodes or [], None
     term.handlers = handlers_of(nodes)
     for name in sorted(term.handlers):
@@ -278,7 +278,7 @@ def learn_nodes(term: TermState, nodes: Iterable[Node]) -> None:
 
 
 def _wake(term: TermState, key: str, feeds: Sequence[int]) -> None:
-    """Look again at what waits for the key; the latest entry that asked for it owes the result."""
+    """Check the runs parked under the key again; the latest of the entries that caused it owes the result."""
     feed = feeds[-1] if feeds else None
     woken = term.gatehouse.wake(key, feed)
     if feed is not None:
@@ -286,7 +286,7 @@ def _wake(term: TermState, key: str, feeds: Sequence[int]) -> None:
 
 
 def learn_aside(term: TermState, notes: Iterable[Note]) -> None:
-    """What the leader before could not read or plan is looked at as if it had just been put: perhaps we can."""
+    """Recheck, as if just put, the jobs that the previous leader could not decode or plan."""
     for found in term.aside.recall(notes):
         for job_id in found.named:
             term.inbox.work_of(job_id).is_put = True
@@ -296,10 +296,10 @@ def learn_aside(term: TermState, notes: Iterable[Note]) -> None:
 
 
 def learn_held(term: TermState, runs: Iterable[Run]) -> None:
-    """The runs that are held when a term begins: all stand at the gate, each is looked at when its time has come.
+    """Apply the runs that are held when a term begins: each is checked when it becomes visible.
 
-    Also one that waits for the previous run: that may have ended where nobody told it (a store that was moved).  It is
-    looked at now: its time had come when it was made, whatever the clock says since.
+    A run that waits for the previous run is checked at once: the end of that one may be in no feed (after a move of
+    the store), and its own time had come when it was made.
     """
     for run in runs:
         if run.visible_ms > term.seen_ms and not run.is_behind:

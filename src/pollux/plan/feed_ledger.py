@@ -1,11 +1,11 @@
-"""What does the feed still ask for?  Open entries, and the work they leave at jobs and runs.
+"""Feed ledger: open feed entries, and the work they leave for jobs and runs.
 
-An entry may be consumed only in the plan that carries the last of its effects: a leader that dies before leaves it to
-its successor.  So every entry *owes* as many effects as it has started, each effect is *paid* when it is written (or
-found to need no writing), and an entry that owes nothing is consumed.
+An entry may be consumed only in the plan that carries the last of its effects; if the leader dies before, its successor
+reads the entry again.  So every entry *owes* the effects it has started, each effect is *paid* when it is written (or
+needs no write), and an entry that owes nothing is consumed.
 
-Until then the successor reads it again, and some of its jobs have learnt from it already.  So the memory of a job names
-the entries that it has learnt from, by their *mark*, as long as they may be in the feed.
+When a successor reads an entry again, the memory of some of its jobs includes it already.  So the memory of a job lists
+the entries it includes, by their *mark*, while they may be in the feed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Mark = tuple[int, int]  # of an entry: see `Ended.mark`
 
 
 class EntryRefs:
-    """What each feed entry owes."""
+    """Number of unpaid effects of each open feed entry."""
 
     def __init__(self) -> None:
         self._owed: dict[int, int] = {}
@@ -39,7 +39,7 @@ class EntryRefs:
         self.marks[feed] = mark
 
     def standing(self, marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
-        """Those of entries that may still be in the feed.  It is read from the oldest on, so we know how far."""
+        """The marks of entries that may still be in the feed: open ones, and those behind the latest read one."""
         owed, latest = self._owed, self._latest
         return tuple([mark for mark in marks if mark[0] in owed or mark[0] > latest]) if marks else ()
 
@@ -58,29 +58,29 @@ class EntryRefs:
         return tuple(sorted(feed for feed, owed in self._owed.items() if owed == paying[feed]))
 
     def others(self, feeds: Collection[int]) -> tuple[int, ...]:
-        """The open entries beside these."""
+        """The open entries other than these."""
         return () if len(feeds) == len(self._owed) else tuple(sorted(self._owed.keys() - set(feeds)))
 
     def drop(self, feeds: Iterable[int]) -> None:
-        """They were consumed."""
+        """Remove consumed entries."""
         for feed in feeds:
             self._owed.pop(feed, None)
             self.marks.pop(feed, None)
 
 
 class JobWork:
-    """What the feed left to do for one job."""
+    """Pending work of the feed for one job."""
 
     __slots__ = ("crowd", "ends", "error", "feeds", "is_moved", "is_put", "writes")
 
     def __init__(self) -> None:
-        self.feeds: tuple[int, ...] = ()  # mostly one: a crowd of new jobs came in one entry
-        self.ends: list[tuple[int, End]] | tuple[tuple[int, End], ...] = ()  # by entry; a crowd of new jobs has none
+        self.feeds: tuple[int, ...] = ()  # mostly one, shared by the jobs of one put
+        self.ends: list[tuple[int, End]] | tuple[tuple[int, End], ...] = ()  # by entry; a shared () while there is none
         self.is_put = False
         self.is_moved = False
         self.crowd = 1
-        self.writes = False  # the slot's next due is not what the store has
-        self.error = ""  # why the job has no next due, if its schedule is bad
+        self.writes = False  # the slot's next due time differs from the stored one
+        self.error = ""  # why the job has no next due time, if its schedule is unusable
 
     def add(self, feed: int, end: End) -> None:
         if isinstance(self.ends, list):
@@ -89,38 +89,40 @@ class JobWork:
             self.ends = [(feed, end)]
 
     def leave(self, feed: int) -> None:
-        """The job was moved, as that entry tells: the ends in older ones went with it."""
+        """Drop the ends in entries older than `feed`, by which the job was moved: they moved with it."""
         self.ends = [each for each in self.ends if each[0] > feed]
 
     def is_idle(self) -> bool:
-        """Is there nothing to write?"""
+        """Whether there is nothing to write."""
         return not (self.ends or self.writes or self.error)
 
 
 class JobSurvey:
-    """A look at all jobs, a page at a time, because an entry may have told of any, or because the clock came back."""
+    """Scan of all jobs, a page at a time, because of an undecodable entry or a jump back of the clock."""
 
     __slots__ = ("after", "feeds", "is_ahead")
 
     def __init__(self) -> None:
         self.after: str | None = None
         self.feeds: list[int] = []
-        self.is_ahead = True  # does it concern only jobs whose due time lies too far ahead?
+        self.is_ahead = True  # only jobs whose due time is too far ahead
 
 
 class FeedLedger:
+    """Open feed entries, pending work by job, and the reads that entries request."""
+
     def __init__(self) -> None:
         self.receipts = EntryRefs()
         self.work: dict[str, JobWork] = {}
         self.jobs: dict[str, None] = {}  # to be read
-        self.runs: dict[str, list[int]] = {}  # to be read, with the entries that ask
-        self.notes: list[int] | None = None  # to be read, with the entries that ask
+        self.runs: dict[str, list[int]] = {}  # to be read, with the requesting entries
+        self.notes: list[int] | None = None  # to be read, with the requesting entries
         self.nodes: list[int] | None = None
         self.survey: JobSurvey | None = None
         self._entry: tuple[int, ...] = ()  # the latest one
 
     def work_of(self, job_id: str, feed: int | None = None) -> JobWork:
-        """The work of a job, owed by that entry too."""
+        """The work of a job, which the entry `feed` then owes too."""
         work = self.work.get(job_id)
         if work is None:
             work = self.work[job_id] = JobWork()
@@ -130,7 +132,7 @@ class FeedLedger:
         return work
 
     def _alone(self, feed: int) -> tuple[int, ...]:
-        """The same object for all jobs of an entry."""
+        """The tuple of one entry, the same object for all its jobs."""
         if self._entry != (feed,):
             self._entry = (feed,)
         return self._entry
@@ -142,7 +144,7 @@ class FeedLedger:
             self.receipts.owe(feed)
 
     def answered(self, run_id: str) -> list[int]:
-        """A run was read: the entries that asked for it."""
+        """Mark a run as read; returns the entries that requested it."""
         return self.runs.pop(run_id, [])
 
     def ask_notes(self, feed: int) -> None:
@@ -156,7 +158,7 @@ class FeedLedger:
             self.receipts.owe(feed)
 
     def ask_all_jobs(self, feed: int | None = None, *, ahead: bool = False) -> None:
-        """From the first on, whatever was seen of them before; `ahead`: only those due further ahead than they may."""
+        """Request a scan of all jobs from the first one; `ahead`: only of due times that are too far ahead."""
         self.survey = self.survey or JobSurvey()
         self.survey.after = None
         self.survey.is_ahead = self.survey.is_ahead and ahead
@@ -165,19 +167,19 @@ class FeedLedger:
             self.receipts.owe(feed)
 
     def skip_learnt(self, work: JobWork, memory: Memory) -> None:
-        """Of an entry a job learns all or nothing: what it learnt is no work any more."""
+        """Drop the ends of entries that the memory includes already; it includes all ends of an entry or none."""
         if work.ends and memory.learnt:
             work.ends = [each for each in work.ends if self.receipts.marks[each[0]] not in memory.learnt]
 
     def tidy(self) -> None:
-        """A dict that was emptied keeps its size: after a crowd it begins anew."""
+        """Replace emptied dicts, which would keep the size of their largest content."""
         if not self.jobs:
             self.jobs = {}
         if not self.work:
             self.work = {}
 
     def finish(self, job_id: str) -> None:
-        """The work of a job is over, whatever it was."""
+        """Remove the work of a job, as paid."""
         work = self.work.pop(job_id, None)
         if work is not None:
             self.receipts.pay(work.feeds)

@@ -1,10 +1,21 @@
-"""When will one job fire, if all goes well?  Its course: the due times that are overdue, the next one, and a rule.
+"""Firing forecast: the firing times of one job, and the counts of a window over all jobs.
 
-    now      heads            tail: a grid (interval) or a line (cron), never listed unless asked
+The times of a job are its overdue due times, the next one, and a rule for the rest:
+
+    now      heads            tail: a grid (interval) or a line (cron), listed only on request
      |  late late   next  |   x     x     x     x     x ...
 
-The same rules as the planner's: a missed due fires at once by its job's misfire rule, due times in a pause are skipped
-(but for a once-job, which waits), a job that nobody declares or that is disabled does not fire.
+The rules are the planner's: a missed due time fires at once by its job's misfire policy, due times in a pause are
+skipped (but a once-job waits), a job that is disabled or no longer declared does not fire.
+
+A window is counted, not listed, so that the cost depends on the number of distinct intervals and cron lines.  Jobs of
+one interval are counted together.  Up to a time `t` of a window that begins at `w` each has fired once per full
+interval, and once more if its offset in the interval has passed:
+
+    fired(t) = laps * jobs + (offsets before rest)        laps, rest = divmod(t - w, every)
+
+One bisection per bucket counts them all, and cumulative durations along the offsets give the busy time of the seats.
+A cron line is counted once for all jobs that share it.
 """
 
 from __future__ import annotations
@@ -28,17 +39,17 @@ from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 
 class FiringTimes(Struct, frozen=True, gc=False):
-    """The job fires at the heads (each with its due), then by the tail; a tail begins after the last head."""
+    """The firing times of a job: the heads, then the tail, which begins after the last head."""
 
     job: Job
-    heads: tuple[tuple[int, int], ...] = ()  # (when it fires, what was due)
+    heads: tuple[tuple[int, int], ...] = ()  # (firing time, due time)
     first_ms: int | None = None  # of the tail
-    every_ms: int = 0  # the tail is a grid
-    cron: CompiledCron | None = None  # or a line
+    every_ms: int = 0  # of a tail that is a grid
+    cron: CompiledCron | None = None  # of a tail that is a cron line
 
 
 class NeverFires(Struct, frozen=True, gc=False):
-    """The job will not fire by itself: why, in a word to count by, and in words."""
+    """A job that will not fire by itself: the kind of reason, to count by, and the reason as text."""
 
     job_id: str
     kind: str
@@ -46,7 +57,7 @@ class NeverFires(Struct, frozen=True, gc=False):
 
 
 def course_of(job: Job, *, stops: Mapping[str, Note], now_ms: int) -> FiringTimes | NeverFires:
-    """The course of a job from `now_ms` on, by its stored next due."""
+    """The firing times of a job from `now_ms` on, starting with its stored next due time."""
     if job.schedule is None or isinstance(job.schedule, OnEvent):
         return NeverFires(job.id, "asked", "runs when asked")
     if not job.enabled:
@@ -68,7 +79,7 @@ def course_of(job: Job, *, stops: Mapping[str, Note], now_ms: int) -> FiringTime
 
 
 def placed(job: Job, old: Job | None, *, now_ms: int, crowd: int) -> Job:
-    """The job with the next due that the leader would give it, were it put now over `old` with `crowd` new ones."""
+    """The job with the next due time that the leader would compute if it were put now over `old`."""
     known = job if old is None else replace(job, next_due_ms=old.next_due_ms, last_due_ms=old.last_due_ms)
     try:
         next_ms = place(known, old, is_placed=False, now_ms=now_ms, crowd=crowd)
@@ -78,7 +89,7 @@ def placed(job: Job, old: Job | None, *, now_ms: int, crowd: int) -> Job:
 
 
 def moments(course: FiringTimes, from_ms: int) -> Iterator[tuple[int, int]]:
-    """When it fires and what was due, from `from_ms` on, without end."""
+    """The pairs of firing time and due time from `from_ms` on, without end."""
     yield from (head for head in course.heads if head[0] >= from_ms)
     due_ms = first_of_tail(course, from_ms)
     while due_ms is not None:
@@ -87,7 +98,7 @@ def moments(course: FiringTimes, from_ms: int) -> Iterator[tuple[int, int]]:
 
 
 def first_of_tail(course: FiringTimes, from_ms: int) -> int | None:
-    """The first due of the tail at or after `from_ms`."""
+    """The first due time of the tail at or after `from_ms`."""
     first_ms = course.first_ms
     if first_ms is None or first_ms >= from_ms:
         return first_ms
@@ -120,7 +131,7 @@ def _following(schedule: Interval | Cron, cron: CompiledCron | None, job_id: str
 
 
 def _stops_of(job: Job, stops: Mapping[str, Note], now_ms: int) -> list[Note]:
-    """All pauses that stand against the job now; the last to end counts."""
+    """All pauses that hold the job now."""
     if not stops:
         return []
     found: Iterable[Note | None] = (
@@ -133,15 +144,15 @@ def _stops_of(job: Job, stops: Mapping[str, Note], now_ms: int) -> list[Note]:
 
 
 BUCKETS_MAX = 1_440
-SILENT_MAX = 20  # of each kind that are named; all are counted
+SILENT_MAX = 20  # jobs named of each kind; all are counted
 _WIDTHS = (
     SECOND_MS, MINUTE_MS, 5 * MINUTE_MS, 10 * MINUTE_MS, 30 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS, DAY_MS, 7 * DAY_MS
 )  # fmt: skip
-_BY_SECONDS_MS = 10 * MINUTE_MS  # a window that short is drawn by seconds
+_BY_SECONDS_MS = 10 * MINUTE_MS  # windows up to this length have buckets of seconds
 
 
 class ComingFiring(Struct, frozen=True):
-    """One firing to come.  `due_ms` differs from `at_ms` where a due was missed, or waits for the end of a pause."""
+    """A future firing.  `due_ms` differs from `at_ms` if it was missed, or waits for the end of a pause."""
 
     at_ms: int
     due_ms: int
@@ -150,7 +161,7 @@ class ComingFiring(Struct, frozen=True):
 
 
 class ZoneChange(Struct, frozen=True):
-    """The clocks of a zone jump: by how much, forward if more than zero."""
+    """A change of a zone's offset: `by_ms` is positive for a jump forward."""
 
     at_ms: int
     tz: str
@@ -158,7 +169,7 @@ class ZoneChange(Struct, frozen=True):
 
 
 class SilentJobs(Struct, frozen=True):
-    """Jobs that will not fire by themselves, for one kind of reason: how many, and some of them."""
+    """Jobs that will not fire by themselves, for one kind of reason: their number, and some of them."""
 
     kind: str
     count: int
@@ -170,23 +181,23 @@ class FiringForecast(Struct, frozen=True):
     to_ms: int
     start_ms: int  # of the first bucket: a round time, at or before `from_ms`
     bucket_ms: int
-    counts: tuple[int, ...]  # firings
-    busy_ms: tuple[int, ...]  # what their handlers take, by the last time they ran
+    counts: tuple[int, ...]  # firings by bucket
+    busy_ms: tuple[int, ...]  # their handler time by bucket, from the durations of the last runs
     total: int
-    late: int  # of them, missed due times that fire at once (at a bounded pace)
+    late: int  # of them, missed due times that fire at once (at a bounded rate)
     jobs: int  # that fire in the window
-    untimed: int  # of them, jobs of which nobody knows how long they take
+    untimed: int  # of them, jobs without a known duration
     firings: tuple[ComingFiring, ...]  # the first ones
     quiet: tuple[SilentJobs, ...]
     changes: tuple[ZoneChange, ...]
 
     @property
     def peak(self) -> int | None:
-        """The fullest bucket, the first of them; None if nothing fires."""
+        """The first bucket with most firings; None if nothing fires."""
         return max(range(len(self.counts)), key=lambda index: (self.counts[index], -index)) if self.total else None
 
     def seats(self, bucket: int) -> int:
-        """How many seats work off what fires in a bucket before the next one begins, by known durations."""
+        """The number of seats that finish the firings of a bucket before the next one begins, by known durations."""
         start_ms = max(self.from_ms, self.start_ms + bucket * self.bucket_ms)
         width_ms = min(self.to_ms, self.start_ms + (bucket + 1) * self.bucket_ms) - start_ms
         return -(-self.busy_ms[bucket] // max(1, width_ms))
@@ -202,7 +213,7 @@ def forecast(
     rows_max: int,
     zones: Sequence[str] = (),
 ) -> FiringForecast:
-    """What fires in [from_ms, to_ms) if nothing changes from `now_ms` on; each job has its next due."""
+    """The firings in [from_ms, to_ms) if nothing changes from `now_ms` on; each job has its next due time."""
     judged = [course_of(job, stops=stops, now_ms=now_ms) for job in jobs]
     courses = [course for course in judged if isinstance(course, FiringTimes)]
     tally = _BucketCounts(from_ms, to_ms)
@@ -227,7 +238,7 @@ def forecast(
 
 
 def bucket_width(span_ms: int) -> int:
-    """A round width: seconds for a few minutes, minutes for a day, and never too many."""
+    """A round bucket width: seconds for a few minutes, minutes for a day, at most `BUCKETS_MAX` buckets."""
     widths = _WIDTHS if span_ms <= _BY_SECONDS_MS else _WIDTHS[1:]
     return next((width for width in widths if span_ms <= width * BUCKETS_MAX), widths[-1])
 
@@ -248,7 +259,7 @@ class _BucketCounts:
         self.counts, self.busy_ms = [0] * self.size, [0] * self.size
 
     def add_all(self, courses: Sequence[FiringTimes]) -> None:
-        grids: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (every, laps before the first) -> places, durations
+        grids: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (every, laps before the first) -> offsets, durations
         lines: dict[tuple[CompiledCron, int], list[int]] = {}  # (line, first) -> durations
         for course in courses:
             duration_ms = course.job.memory.duration_ms
@@ -275,7 +286,7 @@ class _BucketCounts:
 
     def _add_grid(self, every_ms: int, laps: int, members: list[tuple[int, int]]) -> None:
         rounds = (self.to_ms - self.from_ms) // every_ms + 1 - laps
-        if rounds * len(members) <= self.size:  # few: listing them is cheaper than looking into each bucket
+        if rounds * len(members) <= self.size:  # few: listing them is cheaper than a bisection for each bucket
             for place_ms, duration_ms in members:
                 for at_ms in range(self.from_ms + laps * every_ms + place_ms, self.to_ms, every_ms):
                     self._add(at_ms, 1, duration_ms)
@@ -308,7 +319,7 @@ class _BucketCounts:
 
 
 def _first(course: FiringTimes, from_ms: int) -> int | None:
-    """When the course fires first from then on."""
+    """The first firing at or after `from_ms`."""
     head_ms = next((at_ms for at_ms, _ in course.heads if at_ms >= from_ms), None)
     return first_of_tail(course, from_ms) if head_ms is None else head_ms
 
@@ -316,7 +327,7 @@ def _first(course: FiringTimes, from_ms: int) -> int | None:
 def _first_rows(
     firsts: Sequence[tuple[int, FiringTimes]], from_ms: int, to_ms: int, rows_max: int
 ) -> tuple[ComingFiring, ...]:
-    """The first firings of all: they belong to the jobs that fire first."""
+    """The first firings over all jobs, merged from the jobs that fire first."""
     soon = nsmallest(rows_max, firsts, key=lambda entry: (entry[0], entry[1].job.id))
     rows: list[ComingFiring] = []
     heap: list[tuple[int, str, int, int]] = []
@@ -344,7 +355,7 @@ def _quiet(silent: Sequence[NeverFires]) -> tuple[SilentJobs, ...]:
 
 
 def _changes(zones: Iterable[str], from_ms: int, to_ms: int) -> list[ZoneChange]:
-    """Every jump of these zones' clocks in the window."""
+    """Every offset change of these zones in the window."""
     found = []
     for tz in zones:
         segment = segment_at(tz, from_ms // SECOND_MS)

@@ -1,17 +1,17 @@
-"""May it run?  Checks in order; the first that says no gives the reason, and the key of the event that cures it.
+"""The gate: ordered checks of whether a run may run; the first failing one gives the reason and the key of its cure.
 
-A held run is parked under that key and looked at again when the event comes, never by rescanning all:
+A held run is parked under that key and checked again at the event of the key, never by a scan of all held runs:
 
     stop:all, stop:job:x, stop:group:x, stop:target:x     the pause ends
     previous:<job>                                        another run of the job ends
-    declared:<job>                                        somebody declares the job again
-    handler:<name>                                        a node that knows the handler beats
-    unreadable:<job>                                      the leader can read the job again
+    declared:<job>                                        the job is declared again
+    handler:<name>                                        a node with the handler sends a heartbeat
+    unreadable:<job>                                      the leader can decode the job again
 
-A forced run is let through by pauses: a person asked for it now.
+Pauses do not hold a forced run: a person requested it now.
 
-A firing of the schedule begins only where no other run of its job is live, unless they may overlap (`begins_alone`).
-Who is live is for the store to say, in the write that releases it: one that is not alone waits on, for the next end.
+A scheduled run starts only if no other run of its job is live, unless they may overlap (`begins_alone`).  The store
+checks that in the write that releases the run; if another one is live, the run waits for the next end.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class MayRun(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """It may not run: why, in words, and the key of the event that cures it."""
+    """It may not run: the reason as text, and the key of the event that cures it."""
 
     reason: str
     key: str
 
 
 class GateState:
-    """All that the gate looks at."""
+    """Input of the gate's checks."""
 
     __slots__ = ("handlers", "now_ms", "stops")
 
@@ -54,12 +54,12 @@ class GateState:
         now_ms: int = 0,
     ) -> None:
         self.stops: Mapping[str, Note] = stops or {}
-        self.handlers = handlers  # of living nodes; None: nobody knows yet
+        self.handlers = handlers  # of living nodes; None: not yet known
         self.now_ms = now_ms
 
 
 def gate(run: Run, job: Job, state: GateState) -> MayRun | Held:
-    """Let a run through, or say why not."""
+    """Whether a run may run, or the first reason why not."""
     for check in CHECKS:
         held = check(run, job, state)
         if held is not None:
@@ -68,17 +68,17 @@ def gate(run: Run, job: Job, state: GateState) -> MayRun | Held:
 
 
 def is_over(run: Run, job: Job) -> bool:
-    """Is it a firing of a recurring job that was retired since?  It would wait for ever, and be of no use if it came.
+    """Whether it is a scheduled run of a recurring job that is no longer declared, and so would wait for ever.
 
-    What somebody asked for, and the only firing of a once-job, wait until the job is declared again or deleted.
+    Requested runs, and the only run of a once-job, wait until the job is declared again or deleted.
     """
     return not job.declared and run.cause is Cause.SCHEDULE and job.is_recurring
 
 
 def begins_alone(run: Run, job: Job) -> bool:
-    """Is it a firing that nobody has begun, of a job whose firings may not overlap?
+    """Whether it is a scheduled run before its first attempt, of a job whose runs may not overlap.
 
-    One that a worker handed back at once (its job was paused meanwhile) has not; one that is tried again has.
+    A run that was handed back unstarted (its job was paused meanwhile) is; a retry is not.
     """
     is_begun = run.started_ms is not None or bool(run.tried)
     return run.cause is Cause.SCHEDULE and not is_begun and job.overlap is not Overlap.ALLOW
@@ -101,7 +101,7 @@ def stop_of(
 
 
 def stop_words(stop: Note) -> str:
-    """A pause in words: "paused: database moves (by ada)", "group edge is paused"."""
+    """A pause as text: "everything is paused: database moves (by ada)", "group edge is paused"."""
     value = stop.value if isinstance(stop.value, dict) else {}
     what = stop.key.split(":", 2)[1:]
     head = "everything is paused" if what[0] == "all" else f"{' '.join(what)} is paused"
@@ -110,7 +110,7 @@ def stop_words(stop: Note) -> str:
 
 
 def drain_of(stops: Iterable[Note], nodes: Iterable[Node], now_ms: int) -> Drained | None:
-    """The drain by which none of these nodes claims: that of all workers, or each of them has one of its own."""
+    """The drain that keeps all these nodes from claiming: that of all workers, or the first if each node has one."""
     found = [drained_of(stop) for stop in stops if stop.expires_ms is None or stop.expires_ms > now_ms]
     drains = {drain.node: drain for drain in found if drain is not None}
     if not drains or None in drains:
@@ -120,12 +120,12 @@ def drain_of(stops: Iterable[Note], nodes: Iterable[Node], now_ms: int) -> Drain
 
 
 def handlers_of(nodes: Iterable[Node]) -> frozenset[str]:
-    """The names of all handlers that some living node knows."""
+    """The names of all handlers of these nodes."""
     return frozenset(name for node in nodes for name in node.handlers)
 
 
 def nobody_knows(handler: str) -> str:
-    """Why a handler is nowhere, in words: commands are off unless a node allows them."""
+    """The report of a handler that no node has; `exec` is off unless a node allows it."""
     if handler == "exec":
         return "no live node may run commands: allow_exec is off on all of them"
     return f"no live node knows handler {handler}"

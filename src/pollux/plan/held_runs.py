@@ -1,4 +1,4 @@
-"""Who stands at the gate?  Runs to be looked at now, runs whose time is still to come, and runs parked under a key."""
+"""Held runs at the gate: to be checked now, later at a time, or parked under the key of an event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _due(run: Run) -> int:
 
 
 class HeldRun:
-    """A run at the gate, and the feed entries that are settled once it is let through or parked."""
+    """A run at the gate, and the feed entries that are paid once it is released or parked."""
 
     __slots__ = ("feeds", "run")
 
@@ -25,9 +25,11 @@ class HeldRun:
 
 
 class HeldRuns:
+    """All held runs of a version that the leader knows."""
+
     def __init__(self) -> None:
-        self.here: dict[str, HeldRun] = {}  # to be looked at, in order of arrival
-        self.held: dict[str, int] = {}  # how many are parked, by the kind of key
+        self.here: dict[str, HeldRun] = {}  # to be checked, in order of arrival
+        self.held: dict[str, int] = {}  # number of parked runs, by the kind of key
         self._parked: dict[str, dict[str, Run]] = {}
         self._key_of: dict[str, str] = {}
         self._later: dict[str, tuple[int, Run]] = {}
@@ -38,44 +40,44 @@ class HeldRuns:
 
     @property
     def is_open(self) -> bool:
-        """Is anybody at the gate?"""
+        """Whether there is any held run."""
         return bool(self._key_of or self.here or self._later)
 
     @property
     def later(self) -> int:
-        """How many wait for their time."""
+        """The number of runs that are checked later."""
         return len(self._later)
 
     def knows(self, run_id: str) -> bool:
         return run_id in self.here or run_id in self._key_of or run_id in self._later
 
     def admit(self, run: Run, feeds: Iterable[int]) -> None:
-        """Look at the run in the next plan."""
+        """Check the run in the next plan."""
         old = self.here.get(run.id)
         self.forget(run.id)
         self.here[run.id] = HeldRun(run, [*(old.feeds if old else ()), *feeds])
 
     def admit_later(self, run: Run, at_ms: int) -> None:
-        """Look at the run when its time has come."""
+        """Check the run at `at_ms`."""
         self.forget(run.id)
         self._later[run.id] = (at_ms, run)
         heappush(self._times, (at_ms, run.id))
 
     def bring_forward(self, run_id: str, at_ms: int) -> None:
-        """The time of a run that waits for its time comes earlier."""
+        """Check a run that waits for its time at `at_ms` instead."""
         _, run = self._later.get(run_id, (None, None))
         if run is not None:
             self.admit_later(replace(run, visible_ms=at_ms), at_ms)
 
     def park(self, run: Run, key: str) -> None:
-        """Leave the run alone until the key is woken."""
+        """Skip the run until the key is woken."""
         self.forget(run.id)
         self._key_of[run.id] = key
         self._count(key, 1)
         self._parked.setdefault(key, {})[run.id] = run
 
     def wake(self, key: str, feed: int | None = None) -> int:
-        """Look again at all that wait for this key, the oldest due first; answers how many."""
+        """Check all runs parked under this key again, the oldest due first; returns their number."""
         runs = self.waiting(key)
         if runs:
             self._count(key, -len(runs))
@@ -86,11 +88,11 @@ class HeldRuns:
         return len(runs)
 
     def waiting(self, key: str) -> list[Run]:
-        """Those that wait for this key, the oldest due first."""
+        """The runs parked under this key, the oldest due first."""
         return sorted(self._parked.get(key, {}).values(), key=_due)
 
     def forget(self, run_id: str) -> list[int]:
-        """The run is not at the gate any more; answers the feed entries that waited for it."""
+        """Remove the run; returns the feed entries that owe its check."""
         self._later.pop(run_id, None)
         key = self._key_of.pop(run_id, None)
         if key is not None:
@@ -99,15 +101,15 @@ class HeldRuns:
             del parked[run_id]
             if not parked:
                 del self._parked[key]
-        visitor = self.here.pop(run_id, None)
-        return visitor.feeds if visitor is not None else []
+        removed = self.here.pop(run_id, None)
+        return removed.feeds if removed is not None else []
 
     def _count(self, key: str, by: int) -> None:
         kind = key.partition(":")[0]
         self.held[kind] = self.held.get(kind, 0) + by
 
     def come_due(self, now_ms: int) -> None:
-        """Look at those whose time has come."""
+        """Move the runs whose time has come to those that are checked in the next plan."""
         while self._times and self._times[0][0] <= now_ms:
             at_ms, run_id = heappop(self._times)
             when, run = self._later.get(run_id, (None, None))

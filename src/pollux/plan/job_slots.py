@@ -1,7 +1,7 @@
-"""What does the planner know of a job?  A slot: the definition it plans by, and the leader's own columns.
+"""Job slots: the planner's cache of jobs, with the definition it plans by and the leader's columns.
 
-Slots of jobs with a timer are kept as long as the timer is; of the others the oldest go when there are too many, and
-are read again when an end or a run asks for them.
+The slot of a job with a timer stays while the timer does.  Of the others the oldest are evicted when there are too
+many, and read again when an end or a run needs them.
 """
 
 from __future__ import annotations
@@ -24,31 +24,33 @@ _BLANK = Memory()
 
 @lru_cache(maxsize=1_000)
 def _shared(schedule: Schedule | None) -> Schedule | None:
-    """The same object for equal schedules: a fleet has a few."""
+    """One object for all equal schedules: many jobs share a few."""
     return schedule
 
 
 class DueOrigin(IntEnum):
-    """What is known of a next due beyond its time."""
+    """Origin of a next due time."""
 
     ANYWHERE = 0
-    ON_GRID = 1  # it follows a due of the same schedule: an interval need not compute where its grid lies
-    CHOSEN = 2  # it follows one, too, and stands for due times that were missed: it fires however late it is
+    ON_GRID = 1  # follows a due time of the same schedule: an interval need not compute its phase
+    CHOSEN = 2  # the same, and chosen among missed due times: it fires however late it is
 
 
 class JobSlot(Struct, gc=False, eq=False):  # gc: there are many, and none is part of a cycle
+    """A cached job without the fields that planning does not need."""
+
     job: Job
     next_ms: int | None = None
     last_ms: int | None = None
     memory: Memory = _BLANK
     footing: DueOrigin = DueOrigin.ANYWHERE
-    placed: int = 0  # the revision whose next due the planner decided itself
+    placed: int = 0  # the revision whose next due time the planner computed itself
 
     def __post_init__(self) -> None:
         self.read(self.job)
 
     def read(self, job: Job) -> None:
-        """Take what the store says; the bulk that planning does not need is left there."""
+        """Set the slot from the stored job, without the fields that planning does not need."""
         self.job = replace(
             job,
             handler=intern(job.handler),  # many jobs share a few names
@@ -66,12 +68,12 @@ class JobSlot(Struct, gc=False, eq=False):  # gc: there are many, and none is pa
         self.footing = DueOrigin.ANYWHERE
 
     def move(self, next_ms: int | None, *, is_chosen: bool = False) -> None:
-        """The next due, after a due of this slot."""
+        """Set the next due time, computed from a due time of this slot."""
         self.next_ms = next_ms
         self.footing = DueOrigin.CHOSEN if is_chosen else DueOrigin.ON_GRID
 
     def place(self, next_ms: int | None) -> None:
-        """A next due from anywhere else."""
+        """Set a next due time of any other origin."""
         self.next_ms = next_ms
         self.footing = DueOrigin.ANYWHERE
 
@@ -101,7 +103,7 @@ class JobSlots:
         self._by_id.pop(job_id, None)
 
     def trim(self, is_needed: Callable[[str], bool], *, needed: int) -> None:
-        """Forget the oldest idle slots beyond the limit; `needed` slots are not idle."""
+        """Evict the oldest idle slots beyond the limit; `needed`: the number of slots that are not idle."""
         excess = len(self._by_id) - needed - self._idle_max
         if excess <= 0:
             return
@@ -110,4 +112,4 @@ class JobSlots:
             if excess > 0 and not is_needed(job_id):
                 excess -= 1
             else:
-                self._by_id[job_id] = slot  # at the young end: it is looked at again only after all others
+                self._by_id[job_id] = slot  # reinserted last: the next trim reaches it after all others

@@ -1,11 +1,12 @@
-"""What shall be written?  The next plan, out of the memory, which it leaves as it is.
+"""Plan builder: the next plan from the term state, which it does not change (but for reads it requests).
 
-The plan is one atomic write and limited.  Half of its places for firings and releases are for runs that wait at the
-gate, then come the due times, then missed ones as their pace allows; what is left over goes into the next plan.
-A draft is the plan together with what follows for the memory once it is answered.
+The plan is one atomic write and limited.  Half of its room for firings and releases is for held runs, then come due
+times, then missed ones within the catch-up rate; the rest goes into the next plan.  A draft is the plan together with
+its consequences for the term state once it is answered.
 
-Whoever gets a run gets the job's memory with it.  So unless its runs may overlap a job first learns how the one before
-ended, and then fires: what the planner has read is written in a plan before, what it has not is found by the store.
+A run is delivered with its job's memory.  So, unless its runs may overlap, a job's memory is updated with the end of
+the previous run before the job fires: ends that the planner has read are written in an earlier plan, the store finds
+those that it has not.
 """
 
 from __future__ import annotations
@@ -57,27 +58,27 @@ from pollux.plan.job_slots import JobSlot
 from pollux.plan.term_state import TermState
 
 HOLDS_MAX = 100
-LOOKS_MAX = 1_000  # runs at the gate that one plan looks at
+CHECKS_MAX = 1_000  # held runs that one plan checks
 DUE_UPDATES_MAX = UPDATES_MAX // 2
 
 PAUSED, LATE, FULL, OVERLAP, BROKEN = "paused", "late", "full", "overlap", "broken"
 NOT_DECLARED = "undeclared"
 
-Skip = tuple[str, int, int, str]  # job, first due, how many, reason
+Skip = tuple[str, int, int, str]  # job, first due time, number, reason
 
 
 class PlannedFiring:
-    """A firing of the plan: its slot, and the key under which its run is held, if it is."""
+    """A firing of the plan: its slot, and the gate's answer if its run is held."""
 
     __slots__ = ("closes", "firing", "held", "slot")
 
     def __init__(self, slot: JobSlot, firing: Firing, held: Held | None) -> None:
         self.slot, self.firing, self.held = slot, firing, held
-        self.closes = False  # does it also do what the feed asked for the job?
+        self.closes = False  # it also completes the job's pending work of the feed
 
 
 class PlannedUpdate:
-    """An update of the plan: its slot, how much of the job's work it carries, and which due times it passes over."""
+    """An update of the plan: its slot, how much of the job's pending work it carries, and the due times it skips."""
 
     __slots__ = ("ends", "feeds", "is_chosen", "is_due", "is_first", "skip", "slot", "update")
 
@@ -85,25 +86,27 @@ class PlannedUpdate:
         self.slot, self.update, self.skip = slot, update, skip
         self.is_due, self.is_chosen = is_due, is_chosen
         self.ends = self.feeds = 0
-        self.is_first = False  # does the job learn before it fires?
+        self.is_first = False  # written before a firing of the job, which follows in the next plan
 
 
 class PlanDraft:
+    """A plan under construction, with what `plan_result.accept` needs once it is answered."""
+
     def __init__(self, now_ms: int, gate_state: GateState, line_room: int) -> None:
         self.now_ms = now_ms
         self.gate_state = gate_state
         self.line_room = line_room  # how many more runs may become ready
         self.shots: list[PlannedFiring] = []
         self.releases: list[HeldRun] = []
-        self.alone: set[str] = set()  # of them: those that may begin only where no other run of their job is live
-        self.asked: set[str] = set()  # jobs whose waiting firings are asked about beside a due time
+        self.alone: set[str] = set()  # releases that require that no other run of their job is live
+        self.asked: set[str] = set()  # jobs whose waiting runs are released again beside a due time
         self.holds: list[tuple[HeldRun, Held]] = []
-        self.cancels: list[HeldRun] = []  # firings of a job that was retired since
+        self.cancels: list[HeldRun] = []  # scheduled runs of jobs that are no longer declared
         self.changes: list[PlannedUpdate] = []
         self.paid: list[int] = []  # feed entries, once for each effect that is written
         self.touched: set[str] = set()  # jobs that are written
-        self.updates_max = DUE_UPDATES_MAX  # for due times: the rest is for what the feed taught
-        self.caught_up = 0  # missed due times, by the pace
+        self.updates_max = DUE_UPDATES_MAX  # for due times: the rest is for work of the feed
+        self.caught_up = 0  # missed due times that count against the catch-up rate
         self.plan = Plan()
 
     @property
@@ -112,44 +115,44 @@ class PlanDraft:
 
     @property
     def stays(self) -> int:
-        """How many at the gate are written without being let through."""
+        """The number of held runs that are written without being released."""
         return len(self.holds) + len(self.cancels)
 
 
 def compose(term: TermState, now_ms: int, *, ready_max: int) -> PlanDraft:
-    """The next plan.  The same memory and time give the same plan."""
+    """The next plan.  The same term state and time give the same plan."""
     draft, here = PlanDraft(now_ms, term.gate_state(), ready_max - term.ready), term.gatehouse.here
-    visitors = iter(list(islice(here.values(), LOOKS_MAX)) if here else ())
+    held_runs = iter(list(islice(here.values(), CHECKS_MAX)) if here else ())
     if here:
-        _look_at_gate(term, draft, visitors, room=FIRINGS_MAX // 2)
+        _check_gate(term, draft, held_runs, room=FIRINGS_MAX // 2)
         draft.updates_max += len(draft.changes)
     if term.due:
         _take_due(term, draft)
     if term.late:
         _take_late(term, draft)
     if here:
-        _look_at_gate(term, draft, visitors, room=FIRINGS_MAX)
+        _check_gate(term, draft, held_runs, room=FIRINGS_MAX)
     if draft.shots and term.gatehouse.held.get(PREVIOUS):
         _ask_again(term, draft)
     if term.inbox.work:
         _take_work(term, draft)
-    if len(draft.alone) > 1:  # the store lets the first of a job begin
-        draft.releases.sort(key=lambda visitor: visitor.run.due_ms if visitor.run.id in draft.alone else 0)
+    if len(draft.alone) > 1:  # of several runs of a job the store releases the first
+        draft.releases.sort(key=lambda held: held.run.due_ms if held.run.id in draft.alone else 0)
     consumed = term.inbox.receipts.settled(draft.paid)
     draft.plan = Plan(
         consumed=consumed,
         spoilt=term.aside.spoilt(consumed),
         read=term.inbox.receipts.others(consumed) if draft.shots or draft.alone else (),
         firings=tuple([shot.firing for shot in draft.shots]),
-        releases=tuple([Release(visitor.run.id, visitor.run.id in draft.alone) for visitor in draft.releases]),
-        holds=tuple([Holding(visitor.run.id, held.reason) for visitor, held in draft.holds]),
+        releases=tuple([Release(each.run.id, each.run.id in draft.alone) for each in draft.releases]),
+        holds=tuple([Holding(each.run.id, held.reason) for each, held in draft.holds]),
         earlier=term.clock.next_earlier() if term.clock.earlier else (),
-        cancels=tuple([CancelOrder(visitor.run.id, RETIRED) for visitor in draft.cancels]),
+        cancels=tuple([CancelOrder(each.run.id, RETIRED) for each in draft.cancels]),
         updates=tuple([change.update for change in draft.changes]),
         notes=term.aside.notes(consumed, now_ms, looks=term.inbox.survey is not None)
         + term.counting.notes(consumed, len(draft.cancels), now_ms),
     )
-    if term.clock.is_looking or not draft.plan.is_empty():  # the clock alone is no reason to write
+    if term.clock.is_looking or not draft.plan.is_empty():  # the clock note alone causes no write
         _note_clock(term, draft)
     return draft
 
@@ -162,39 +165,39 @@ def _note_clock(term: TermState, draft: PlanDraft) -> None:
         draft.plan = replace(draft.plan, notes=draft.plan.notes + notes)
 
 
-# runs at the gate
+# held runs
 
 
-def _look_at_gate(term: TermState, draft: PlanDraft, visitors: Iterator[HeldRun], *, room: int) -> None:
+def _check_gate(term: TermState, draft: PlanDraft, held_runs: Iterator[HeldRun], *, room: int) -> None:
     while len(draft.releases) < min(room, len(draft.releases) + draft.room) and draft.stays < HOLDS_MAX:
-        visitor = next(visitors, None)
-        if visitor is None:
+        held_run = next(held_runs, None)
+        if held_run is None:
             return
-        run = visitor.run
+        run = held_run.run
         slot = term.slots.get(run.job_id)
         if slot is None:
             if run.job_id in term.aside.jobs:
-                _hold(term, draft, visitor, Held(UNREADABLE, unreadable_key(run.job_id)))
+                _hold(term, draft, held_run, Held(UNREADABLE, unreadable_key(run.job_id)))
             else:
-                term.inbox.jobs[run.job_id] = None  # it was forgotten meanwhile
+                term.inbox.jobs[run.job_id] = None  # its slot was evicted
             continue
         answer = gate(run, slot.job, draft.gate_state)
         if isinstance(answer, Held) and is_over(run, slot.job):
-            draft.cancels.append(visitor)
-            draft.paid += visitor.feeds
+            draft.cancels.append(held_run)
+            draft.paid += held_run.feeds
         elif isinstance(answer, Held):
-            _hold(term, draft, visitor, answer)
+            _hold(term, draft, held_run, answer)
         elif _learn_before(term, draft, slot):  # else in the next plan
-            draft.releases.append(visitor)
-            draft.paid += visitor.feeds
+            draft.releases.append(held_run)
+            draft.paid += held_run.feeds
             if begins_alone(run, slot.job):
                 draft.alone.add(run.id)
 
 
 def _ask_again(term: TermState, draft: PlanDraft) -> None:
-    """A due time that meets a waiting firing asks about it, too: the end that it waits for may have been told nowhere.
+    """Release waiting runs of a job again when it fires: the end that they wait for may be in no feed.
 
-    In the same plan, behind all else: it is no reason to write another.
+    They go last, into a plan that is written anyway.
     """
     for shot in draft.shots:
         job = shot.slot.job
@@ -207,17 +210,17 @@ def _ask_again(term: TermState, draft: PlanDraft) -> None:
             draft.alone.update(run.id for run in waiting)
 
 
-def _hold(term: TermState, draft: PlanDraft, visitor: HeldRun, held: Held) -> None:
-    if held.reason != visitor.run.held_reason:
-        draft.holds.append((visitor, held))
-        draft.paid += visitor.feeds
-    else:  # the store says so already: nothing to write
-        term.inbox.receipts.pay(visitor.feeds)
-        term.gatehouse.park(visitor.run, held.key)
+def _hold(term: TermState, draft: PlanDraft, held_run: HeldRun, held: Held) -> None:
+    if held.reason != held_run.run.held_reason:
+        draft.holds.append((held_run, held))
+        draft.paid += held_run.feeds
+    else:  # the stored reason is the same: nothing to write
+        term.inbox.receipts.pay(held_run.feeds)
+        term.gatehouse.park(held_run.run, held.key)
 
 
 def _learn_before(term: TermState, draft: PlanDraft, slot: JobSlot) -> bool:
-    """What was read of the run before this one is written with its release; false if that cannot be in this plan."""
+    """Add the ends read of the job to the plan that releases its run; False if they do not fit into this plan."""
     work = term.inbox.work.get(slot.job.id)
     if work is None or not work.ends or slot.job.overlap is Overlap.ALLOW or slot.job.id in draft.touched:
         return True
@@ -245,14 +248,14 @@ def _take_late(term: TermState, draft: PlanDraft) -> None:
             return
         shots = len(draft.shots)
         if _take(term, draft, job_id) and (len(draft.shots) > shots or draft.changes[-1].is_chosen):
-            draft.caught_up += 1  # what is passed over, for its next due comes soon, costs no pace
+            draft.caught_up += 1  # skipped due times do not count against the rate
 
 
 def _take(term: TermState, draft: PlanDraft, job_id: str) -> bool:
-    """Decide about one job that is due; true if something was decided."""
+    """Decide about one due job; False if nothing was decided."""
     slot = term.slots.get(job_id)
     if slot is None or slot.next_ms is None or job_id in term.inbox.jobs or job_id in draft.touched:
-        return False  # it is about to be read again, or is in this plan already
+        return False  # it will be read again, or is in this plan already
     if _learns_first(term, slot):
         _change(term, draft, slot, slot.next_ms, skip=None, is_due=False)
         draft.changes[-1].is_first = True
@@ -268,7 +271,7 @@ def _take(term: TermState, draft: PlanDraft, job_id: str) -> bool:
 
 
 def _learns_first(term: TermState, slot: JobSlot) -> bool:
-    """Is there an end to be written before this due fires?  Not twice for one due: ends may come without end."""
+    """Whether ends must be written before this due time fires; once per due time, as ends may keep arriving."""
     job, work = slot.job, term.inbox.work.get(slot.job.id)
     return work is not None and bool(work.ends) and job.overlap is not Overlap.ALLOW and job.id not in term.taught
 
@@ -285,9 +288,9 @@ def _decide(term: TermState, draft: PlanDraft, slot: JobSlot, held: Held | None 
 
 
 def _decide_forbidden(term: TermState, draft: PlanDraft, slot: JobSlot) -> None:
-    """Due times in a pause, of a job that nobody declares, or before a full line are passed over and counted.
+    """Skip and count due times in a pause, of a job that is no longer declared, or before a full queue.
 
-    But for a once-job: its only due waits at the gate, and finds room in any line.
+    The only due time of a once-job is held at the gate instead, and ignores the limit of the queue.
     """
     stop = term.stop_of(slot)
     held, reason = None, FULL if len(draft.shots) >= draft.line_room else ""
@@ -326,7 +329,7 @@ def _pass(term: TermState, draft: PlanDraft, slot: JobSlot, passed: SkipMissed, 
     _change(term, draft, slot, passed.next_ms, skip=skip)
 
 
-# what the feed taught
+# work of the feed
 
 
 def _take_work(term: TermState, draft: PlanDraft) -> None:
@@ -341,7 +344,7 @@ def _take_work(term: TermState, draft: PlanDraft) -> None:
 
 
 def _learn_all(memory: Memory, ends: Iterable[tuple[int, End]], receipts: EntryRefs) -> Memory:
-    """The memory after these ends, with the marks of their entries and of earlier ones that may still be there."""
+    """The memory after these ends, with the marks of their entries and of earlier ones that may be in the feed."""
     learnt, latest = receipts.standing(memory.learnt), 0
     for feed, end in ends:
         memory = learn(memory, end)
@@ -361,7 +364,7 @@ def _change(
     is_due: bool = True,
     is_chosen: bool = False,
 ) -> None:
-    """Update the leader's columns of a job, with all that the feed taught about it."""
+    """Add an update of the leader's columns of a job to the plan, with all pending ends of the job."""
     job, memory = slot.job, slot.memory
     work = term.inbox.work.get(job.id)
     if work is not None and work.ends:

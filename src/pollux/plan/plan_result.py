@@ -1,15 +1,15 @@
-"""The plan was answered: what is true now?  Only here the memory moves on by what a plan did.
+"""Plan result: the answer to a plan, applied to the term state, which changes by a plan only here.
 
-firing       what follows
+firing       consequence
 ----------   --------------------------------------------------------------------------------------------------
-ok           the job moves on; a held run is parked
-already      the same, but whether the run was made, overlapped or waits was lost with the first answer: read again
-waits        the job moves on; the run is parked until another of the job ends
-overlapped   the job moves on; its memory counts the due time; one that waits is asked about, if this plan did not
-unread       the job stays due; the feed, which is read before the next plan, holds an end of it
+ok           the job advances; a held run is parked
+already      the same, but the first answer (inserted, overlapped or waiting) was lost: the job is read again
+waits        the job advances; the run is parked until another one of the job ends
+overlapped   the job advances; its memory counts the due time; a waiting run is checked, if this plan did not
+unread       the job stays due; the feed, which is read before the next plan, has an end of it
 stale        nothing; the job is read again
 
-A release that is answered as waiting is parked likewise: another run of the job is live, and it was to begin alone.
+A release that is answered as waiting is parked likewise: it required that no other run of the job is live.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _KINDS = {Interval: "interval", Cron: "cron", Once: "immediate", OnEvent: "event
 
 
 class PlanReport(Struct, frozen=True):
-    """What a plan did, for those who watch."""
+    """The effects of a plan, for events and metrics."""
 
     fired: int = 0
     late_ms_max: int = 0
-    skipped: tuple[tuple[str, int, int, str], ...] = ()  # job, first due, how many, reason
+    skipped: tuple[tuple[str, int, int, str], ...] = ()  # job, first due time, number, reason
     held: tuple[tuple[str, str], ...] = ()  # run, reason
     released: int = 0
-    kinds: tuple[tuple[str, int], ...] = ()  # of what was fired: the kind of schedule, and the priority
-    lined: tuple[int, ...] = ()  # the priorities of what became ready
+    kinds: tuple[tuple[str, int], ...] = ()  # of each firing: the kind of schedule, and the priority
+    lined: tuple[int, ...] = ()  # the priorities of the runs that became ready
 
 
 def accept(term: TermState, draft: PlanDraft, advanced: Advanced) -> PlanReport:
-    """Take the answer in; what the plan consumed is over, but for entries of which an update could not be written."""
+    """Apply the answer; consumed entries are dropped, except those whose update was not written."""
     inbox, kept = term.inbox, draft.plan.kept(advanced.updates)
     inbox.receipts.pay(draft.paid)
     inbox.receipts.drop(feed for feed in draft.plan.consumed if feed not in kept)
@@ -91,7 +91,7 @@ def accept(term: TermState, draft: PlanDraft, advanced: Advanced) -> PlanReport:
 
 
 def _not_fired(term: TermState, job_id: str, answer: Answer) -> int:
-    """Answers 1 for a missed due that stays: the pace is not spent.  Any other stands behind the rest from now on."""
+    """Requeue a job that was not fired; returns 1 for a missed due time, which then costs no catch-up rate."""
     if answer is Answer.STALE:
         term.inbox.jobs[job_id] = None
     elif job_id in term.late:
@@ -102,22 +102,22 @@ def _not_fired(term: TermState, job_id: str, answer: Answer) -> int:
 
 
 def _pass_gate(term: TermState, draft: PlanDraft, waiting: tuple[str, ...], held: list[tuple[str, str]]) -> list[Run]:
-    """Those that are through, or over, have left the gate, the others are parked; answers the first."""
-    through: list[Run] = []
-    for run in [visitor.run for visitor in draft.releases]:
+    """Remove released and cancelled runs from the gate and park the others; returns the released ones."""
+    released: list[Run] = []
+    for run in [each.run for each in draft.releases]:
         if run.id not in waiting:
             term.gatehouse.forget(run.id)
-            through.append(run)
+            released.append(run)
             continue
         if not run.is_behind:
             held.append((run.id, PREVIOUS_RUN))
         _wait_for_previous(term, run)
-    for visitor, reason in draft.holds:
-        term.gatehouse.park(replace(visitor.run, held_reason=reason.reason), reason.key)
-        held.append((visitor.run.id, reason.reason))
-    for visitor in draft.cancels:
-        term.gatehouse.forget(visitor.run.id)
-    return through
+    for each, answer in draft.holds:
+        term.gatehouse.park(replace(each.run, held_reason=answer.reason), answer.key)
+        held.append((each.run.id, answer.reason))
+    for each in draft.cancels:
+        term.gatehouse.forget(each.run.id)
+    return released
 
 
 def _fired(term: TermState, draft: PlanDraft, shot: PlannedFiring, answer: Answer, held: list[tuple[str, str]]) -> None:
@@ -143,12 +143,13 @@ def _fired(term: TermState, draft: PlanDraft, shot: PlannedFiring, answer: Answe
 
 
 def _fired_before(term: TermState, shot: PlannedFiring) -> None:
-    """The first answer to this plan was lost, and with it how the overlap was decided: look.
+    """Read the run and the job again: the first answer to this plan was lost, and with it the overlap's decision.
 
-    Or it was never written: the due fired long ago, before the clock came back.  Then the store's next due must follow.
+    Or the plan was not written before, and the due time fired before the clock jumped back.  Then the stored next due
+    time must be corrected.
     """
     run, overlap = shot.firing.run, shot.firing.overlap
-    term.inbox.work_of(run.job_id).writes = True  # taken back by the reading, if the store has moved on
+    term.inbox.work_of(run.job_id).writes = True  # reset by the read if the stored job has advanced
     term.inbox.jobs[run.job_id] = None
     if shot.held is not None:
         term.gatehouse.park(run, shot.held.key)
@@ -164,7 +165,7 @@ def _wait_for_previous(term: TermState, run: Run) -> None:
 
 
 def _owe_again(inbox: FeedLedger, work: JobWork, count: int) -> None:
-    """The first entries of a job were not paid after all, as far as they stay."""
+    """Restore the debt of the job's first `count` entries that stay in the feed, as their update was not written."""
     unpaid = tuple([feed for feed in work.feeds[:count] if feed in inbox.receipts])
     for feed in unpaid:
         inbox.receipts.owe(feed)
@@ -172,7 +173,7 @@ def _owe_again(inbox: FeedLedger, work: JobWork, count: int) -> None:
 
 
 def _changed(term: TermState, change: PlannedUpdate, answer: Answer) -> bool:
-    """True if it was written; what was not is done again once the job has been read."""
+    """Apply the answer to an update; False if it was not written and follows once the job has been read again."""
     slot, inbox = change.slot, term.inbox
     job_id = slot.job.id
     work = inbox.work.get(job_id)

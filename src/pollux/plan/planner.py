@@ -1,12 +1,12 @@
-"""What is due, may it run, what is written next?  The planner of one term: no I/O, no clock, no dice.
+"""The planner of one term, without I/O, clock or randomness.
 
     begin ─▶ ( apply* ─▶ (wants ─▶ learn)* ─▶ plan ─▶ … the store … ─▶ accept )*
 
-* `apply` takes feed entries in; an entry is consumed by the plan that carries the last of its effects.
-* `wants` says what must be read before the next plan, `learn` brings it.
-* `plan` moves nothing: asked again, it gives an equal plan.  A plan whose answer was lost is sent again as it is.
-* `accept` brings the answer; only now the memory moves on.  If a plan is refused as a whole, throw the planner away:
-  a new one begins from what the store says.
+* `apply` takes feed entries; an entry is consumed by the plan that carries the last of its effects.
+* `wants` returns the reads that the next plan needs, `learn` takes their results.
+* `plan` changes no state: a second call returns an equal plan.  A plan whose answer was lost is sent again unchanged.
+* `accept` takes the answer and advances the state.  If a plan is refused as a whole, discard the planner: a new one
+  begins from the state in the store.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ SOON_MAX = 1_000
 
 
 class JobsAfter(Struct, frozen=True):
-    """All jobs, a page of them: those after that id, or from the first on."""
+    """A page of all jobs: those after that id, or from the first one."""
 
     after: str | None
 
 
 class RunsAfter(Struct, frozen=True):
-    """All runs that are held or ready, a page of them: those after that cursor, or from the first on."""
+    """A page of all held and ready runs: those after that cursor, or from the first one."""
 
     after: str | None
 
 
 class ReadRequest(Struct, frozen=True):
-    """What must be read before the next plan; false if nothing must."""
+    """The reads that the next plan needs; false if there are none."""
 
     jobs: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
@@ -60,11 +60,11 @@ class ReadRequest(Struct, frozen=True):
 
 
 class PlannerStats(Struct, frozen=True):
-    """The planner at one look."""
+    """A snapshot of the planner, for metrics and health."""
 
     timers: int  # due times in memory
-    due_soon: int  # counted to SOON_MAX
-    late: int  # jobs whose missed due times wait for the pace
+    due_soon: int  # counted up to SOON_MAX
+    late: int  # jobs whose missed due times wait for the catch-up rate
     held: dict[
         str, int
     ]  # runs at the gate by what they wait for: stop, previous, declared, handler, unreadable, gate, later
@@ -97,7 +97,7 @@ class Planner:
         ready: int,
         left: UnreportedCounts | None = None,
     ) -> None:
-        """A term begins: what was known is forgotten, what is held stands at the gate; `left` by the planner before."""
+        """Begin a term from the state in the store; `left`: the counts of the previous planner of this process."""
         self._term, self._draft = self._blank(now_ms, ready), None
         feed_intake.learn_nodes(self._term, nodes)
         feed_intake.learn_notes(self._term, notes)
@@ -107,11 +107,11 @@ class Planner:
         feed_intake.learn_held(self._term, held)
 
     def apply(self, item: FeedItem) -> None:
-        """Take one feed entry in; its id is consumed by the plan that carries the last of its effects."""
+        """Apply one feed entry; its id is consumed by the plan that carries the last of its effects."""
         feed_intake.apply(self._term, item)
 
     def wants(self, now_ms: int) -> ReadRequest:
-        """What must be read before the next plan.  Asked again before `learn`, it is the same."""
+        """The reads that the next plan needs.  A second call before `learn` returns the same."""
         term = self._term
         term.tick(now_ms)
         inbox = term.inbox
@@ -127,7 +127,7 @@ class Planner:
         )
 
     def _is_loaded(self) -> bool:
-        """Does a look at all jobs wait until what it found before is written?"""
+        """Whether the scan of all jobs waits until its earlier corrections are written."""
         inbox = self._term.inbox
         return inbox.survey is not None and inbox.survey.is_ahead and len(inbox.work) > READS_MAX
 
@@ -142,7 +142,7 @@ class Planner:
         all_jobs: tuple[Sequence[Job | Unreadable], str | None] | None = None,
         waiting_runs: tuple[Sequence[Run], str | None] | None = None,
     ) -> None:
-        """What was read, as it was asked for by the last `wants`; of a page also where the next one begins."""
+        """Apply the results of the reads of the last `wants`; a page comes with the begin of the next one."""
         term = self._term
         if timers is not None:
             feed_intake.learn_timers(term, timers)
@@ -160,13 +160,13 @@ class Planner:
             feed_intake.learn_run(term, run_id, run)
 
     def plan(self, now_ms: int) -> Plan:
-        """What shall be written now.  Nothing moves: asked again, the plan is equal."""
+        """The plan to write now.  No state changes: a second call returns an equal plan."""
         self._term.tick(now_ms)
         self._draft = compose(self._term, now_ms, ready_max=self._ready_max)
         return self._draft.plan
 
     def accept(self, plan: Plan, advanced: Advanced) -> PlanReport:
-        """The plan was answered ok, its items as told; the memory moves on now."""
+        """Apply the answer to the latest plan, which was written."""
         draft, self._draft = self._draft, None
         assert draft is not None, "accept follows plan"
         assert plan is draft.plan or plan == draft.plan, "only the latest plan can be accepted"
@@ -175,28 +175,28 @@ class Planner:
         return accept(self._term, draft, advanced)
 
     def leave(self, doubtful: Plan | None) -> UnreportedCounts:
-        """What the next planner must know and finds in no store; `doubtful`: a plan whose answer is not known."""
+        """The counts for the next planner that are in no store; `doubtful`: a plan whose answer is unknown."""
         return self._term.counting.leave(doubtful)
 
     def farewell(self) -> Plan:
-        """What shall be written before somebody else plans: what was counted, and no plan told yet."""
-        return Plan(notes=self._term.counting.untold())
+        """The last plan of a leader that resigns: counts that no note has yet."""
+        return Plan(notes=self._term.counting.unreported())
 
     def next_ms(self) -> int | None:
-        """When something happens by itself: a due time, a held run's time, a pause's end, a refill; None: never."""
+        """The next time with work to do: a due time, a held run's time, a pause's end, a refill; None: never."""
         return self._term.next_ms()
 
     def is_due(self, now_ms: int) -> bool:
-        """Does a run wait to be fired or released?"""
+        """Whether a job is due or a held run is to be checked."""
         return self._term.is_due(now_ms)
 
     @property
     def seen_ms(self) -> int:
-        """The latest time it was told."""
+        """The time of the latest call."""
         return self._term.seen_ms
 
     def look(self, *, soon_ms: int) -> PlannerStats:
-        """What there is, for those who watch; `soon_ms`: how far ahead what is due is counted."""
+        """A snapshot for metrics and health; `soon_ms`: how far ahead due times are counted."""
         term = self._term
         gatehouse = term.gatehouse
         return PlannerStats(
@@ -208,7 +208,7 @@ class Planner:
 
     @property
     def left_over(self) -> bool:
-        """Is there more to do at once?"""
+        """Whether another plan could do more right now."""
         return self._term.is_left_over()
 
     def _blank(self, now_ms: int, ready: int) -> TermState:

@@ -1,9 +1,28 @@
-"""Whose is a job, and does anybody of theirs live?  For those who want to take it away, and for those who watch.
+"""Ownership of jobs by their source, and the difference between the stored and the wanted jobs of one source.
 
-A job belongs to the source that declared it: `file:pollux.yaml`, `code:shop`, or `api`.  While a node of that source
-lives, a job that is deleted comes back with its next start or reload.  Once none lives the jobs stay all the same: a
-restart takes its time, and must find what was due meanwhile.  They wait until a node comes back, or somebody takes them
-away.
+A job belongs to the source that declared it: `file:pollux.yaml`, `code:shop`, or `api`.  While a node of that source is
+alive, a deleted job comes back with its next start or reload.  When none is alive the jobs stay, as a restart must find
+what was due meanwhile; they wait until a node comes back or until they are deleted.
+
+A reload compares jobs within one source, so it never removes jobs of another one.  Within a source the newest release
+decides, and an older one writes nothing:
+
+    a newer release is known (by a stored job, or by a living node)     nothing is changed
+    a job is new or changed                                             it is written, under our release
+    a file no longer names a job                                        it is removed
+    code no longer declares a job, and a node of other code lives       it is left: that node may still declare it
+    code no longer declares a job, and no such node lives               it is undeclared: it keeps its memory, and only
+                                                                        our release or a newer one declares it again
+
+Two programs may have the same name by accident, and each would remove the jobs of the other.  At equal release a text
+is refused if it would remove
+
+    jobs of a file that a living node still declares from another text
+    most jobs of code that a living node still declares (fewer are left to it: a deploy without release numbers)
+    more than half of the source's jobs, and at least five, unless the source had this set of jobs before
+
+A node that reads its edited file again replaces its own text, so nodes that still have that one do not count.  A text
+that is in force already removes nothing from a living node and is not refused.
 """
 
 from __future__ import annotations
@@ -20,7 +39,7 @@ from pollux.units import counted
 
 
 def is_backed(job: Job, nodes: Iterable[Node]) -> bool:
-    """Would a living node put it back if it were deleted?  One of an older release changes nothing."""
+    """Whether a living node would put the job back if it were deleted; nodes of older releases do not write."""
     if job.source == API_SOURCE or not job.declared:
         return False
     declared = (each for node in nodes for each in node.declares)
@@ -28,10 +47,9 @@ def is_backed(job: Job, nodes: Iterable[Node]) -> bool:
 
 
 def forsaken(jobs: Iterable[Job], nodes: Collection[Node]) -> dict[str, list[str]]:
-    """By source: jobs that nobody who lives declares or could run.
+    """By source: the jobs that no living node declares or can run.
 
-    One whose handler a node of somebody else knows runs there, and is no worry.  While no node lives at all nobody has
-    left anybody: all of them wait.
+    A job whose handler a node of another source has runs there.  If no node is alive, no job is forsaken: all wait.
     """
     if not nodes:
         return {}
@@ -47,38 +65,40 @@ def forsaken(jobs: Iterable[Job], nodes: Collection[Node]) -> dict[str, list[str
 CODE = "code:"
 CONFLICTS_SHOWN = 20
 NAMED_MAX = 5
-TAKEN_MIN = 5  # so many jobs must go before "more than half of them" is suspicious
+TAKEN_MIN = 5  # fewest removed jobs for which "more than half of them" is refused
 
 
 class ReconcileRefusal(Struct, frozen=True):
-    """Why a text may not take away the jobs that it would."""
+    """Why a text may not remove jobs."""
 
     words: str
-    because_of: tuple[str, ...] = ()  # the marks of what living nodes declare, if that is why
+    because_of: tuple[str, ...] = ()  # the marks of the conflicting declarations of living nodes, if that is why
 
 
 class Diff(Struct, frozen=True):
+    """The changes that make the stored jobs of a source equal to the wanted ones."""
+
     source: str
     add: tuple[Job, ...] = ()
-    change: tuple[tuple[Job, Job], ...] = ()  # as stored, as wanted
+    change: tuple[tuple[Job, Job], ...] = ()  # (stored, wanted)
     remove: tuple[Job, ...] = ()
     undeclare: tuple[Job, ...] = ()
-    left: tuple[Job, ...] = ()  # gone here, but a node of other code may still declare them
+    left: tuple[Job, ...] = ()  # not wanted here, but a node of other code may still declare them
     same: int = 0
-    release: int = 0  # of what is wanted
-    newer: int | None = None  # the release that is known and above ours: nothing is changed
-    elsewhere: tuple[tuple[str, int], ...] = ()  # wanted here, but in that version: nobody takes them from there
-    unreadable: tuple[Unreadable, ...] = ()  # wanted here, but stored as nobody here can read it: left as they are
-    had: tuple[str, ...] = ()  # marks of the sets of jobs that the source had when this was compared
-    is_again: bool = False  # it holds already
-    refused: ReconcileRefusal | None = None  # why it must not be written, unless it is said to replace what is there
+    release: int = 0  # of the wanted jobs
+    newer: int | None = None  # a known release above ours: nothing is changed
+    elsewhere: tuple[tuple[str, int], ...] = ()  # wanted here, but in another version, from which a reload moves none
+    unreadable: tuple[Unreadable, ...] = ()  # wanted here, but the stored row cannot be decoded: left unchanged
+    had: tuple[str, ...] = ()  # marks of the sets of jobs that the source had at the comparison
+    is_again: bool = False  # it is in force already
+    refused: ReconcileRefusal | None = None  # why it must not be written, unless with --replace
 
     @property
     def is_empty(self) -> bool:
         return not (self.add or self.change or self.remove or self.undeclare)
 
     def lines(self) -> list[str]:
-        """The difference as people read it: one line a job, `+` added, `~` changed, `-` gone."""
+        """The difference as text, one line a job: `+` added, `~` changed, `-` removed."""
         if self.newer is not None:
             return [f"! release {self.newer} of {self.source} is known: release {self.release} changes nothing"]
         return [
@@ -107,12 +127,12 @@ def reconcile(
     strangers: Collection[Declares] = (),
     is_again: bool = False,
 ) -> Diff:
-    """Compare the jobs that `source` has in the store with those that it wants.
+    """The difference between the stored jobs of `source` and the wanted ones.
 
-    `owners` tells the source of wanted ids that are stored under another one; any such raises `Conflict`.  `release`
-    None: that of the wanted jobs.  `peers` is what living nodes declare.  What is stored in another version
-    (`elsewhere`) or cannot be read is left as it is.  `had` are the marks of the sets of jobs that the source had
-    (None: any may come), `strangers` as below.  `is_again`: the text holds already; it takes nothing from living nodes.
+    `owners` is the source of wanted ids that are stored under another one; any such raises `Conflict`.  `release`
+    None: that of the wanted jobs.  `peers`: the declarations of living nodes.  Jobs that are stored in another version
+    (`elsewhere`) or cannot be decoded stay unchanged.  `had`: the marks of the sets of jobs that the source had (None:
+    do not refuse any), `strangers` as below.  `is_again`: the text is in force; it removes no job of a living node.
     """
     release = max((job.release for job in wanted), default=0) if release is None else release
     before, after = {job.id: job for job in stored if job.source == source}, {job.id: job for job in wanted}
@@ -146,15 +166,15 @@ def reconcile(
 
 
 def _newest(source: str, stored: Iterable[Job], peers: Collection[Declares]) -> int:
-    told = (*(job.release for job in stored), *(peer.release for peer in peers if peer.source == source))
-    return max(told, default=0)
+    releases = (*(job.release for job in stored), *(peer.release for peer in peers if peer.source == source))
+    return max(releases, default=0)
 
 
 def strangers(mine: Declares, peers: Collection[Declares], *, behind: Collection[str | None]) -> list[Declares]:
-    """Living nodes of the source and release that have other jobs than ours, and are not behind.
+    """The declarations of living nodes, of the same source and release, with other jobs than ours, unless outdated.
 
-    `behind` are the marks of texts that ours comes after: the one that the asking node moves on from, and if that is
-    the latest of the source, all that it had before.  A node that starts moves on from none.
+    `behind`: the marks of texts that ours replaces: the previous text of this node and, if that is the latest one of
+    the source, all earlier ones.  A node that starts replaces none.
     """
     others = [peer for peer in with_other_jobs(mine, peers) if peer.release == mine.release]
     return [peer for peer in others if peer.mark not in behind]
@@ -163,10 +183,10 @@ def strangers(mine: Declares, peers: Collection[Declares], *, behind: Collection
 def _refusal(
     there: Sequence[Job], gone: Sequence[Job], mine: Declares, had: Sequence[str], others: Collection[Declares]
 ) -> ReconcileRefusal | None:
-    """Why a set of jobs may not take these away; what an older release had may go.
+    """Why a set of jobs may not remove these; jobs of an older release may be removed.
 
-    One that the source had may take most of them away, but none that a living node declares: two files of one name
-    may both have been there.
+    A set that the source had before may remove most jobs, but none that a living node declares: two files of one name
+    may alternate.
     """
     taken = [job for job in gone if job.release == mine.release]
     is_most = 2 * len(taken) > len(there)
@@ -184,7 +204,7 @@ def _named(jobs: Sequence[Job]) -> str:
 
 
 def with_other_jobs(mine: Declares, peers: Collection[Declares]) -> list[Declares]:
-    """What others declare of the same source, if it is not the same jobs; of which release does not matter."""
+    """The declarations of the same source, of any release, with other jobs."""
     return [peer for peer in peers if peer.source == mine.source and peer.mark != mine.mark]
 
 
@@ -221,6 +241,6 @@ def _changes(old: Job, new: Job) -> Iterator[str]:
 
 
 def _step(before: str, after: str) -> str:
-    """`cron 0 5 * * * -> 0 6 * * *`: the kind is said once if it stays."""
+    """`cron 0 5 * * * -> 0 6 * * *`: an unchanged kind is written once."""
     kind, _, rest = after.partition(" ")
     return f"{before} -> {rest if rest and before.startswith(kind + ' ') else after}"

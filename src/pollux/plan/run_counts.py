@@ -1,8 +1,8 @@
-"""How many runs ended here?  Counted as the feed is consumed, told in a note of each hour every few seconds.
+"""Counter of ended runs: counted as the feed is consumed, reported in one note an hour, every few seconds.
 
-What a plan consumes is counted once it is accepted, and so is what it cancels: no feed tells of that.  A note goes with
-a plan, but not with each: a write that only learns stays cheap.  What no note tells yet goes from planner to planner,
-whatever error made a new one of them; a leader that goes tells it, and with one that dies its last seconds are lost.
+The ends that a plan consumes are counted once it is accepted, and so are the runs it cancels, which are in no feed.
+Notes go with plans, but not with every one, so that most writes stay cheap.  Unreported counts are handed from planner
+to planner, also after errors.  A leader that resigns reports them; if it dies, its last seconds are lost.
 """
 
 from __future__ import annotations
@@ -15,56 +15,58 @@ from pollux.model import End, Note, NotePut, Plan, RunState
 from pollux.model.run_counts import ENDS, MINUTES, HourlyCounts, Minutes, Row, added, hour_of, hour_put
 from pollux.units import MINUTE_MS
 
-TELL_MS = 5_000
-BACK_MAX = 24 * MINUTES  # what ended longer ago counts as of then: so many notes can be in a plan, at most
+REPORT_MS = 5_000
+BACK_MAX = 24 * MINUTES  # older ends are counted in the oldest minute, which bounds the notes of a plan
 NONE: Row = (0, 0, 0, 0)
 _DONE, _DEAD, _CANCELLED = RunState.DONE, RunState.DEAD, RunState.CANCELLED  # an enum in a set is slow to find
 
 
 class UnreportedCounts(Struct, frozen=True):
-    """What one planner leaves to the next."""
+    """Counts that one planner hands to the next."""
 
     from_ms: int
-    minutes: Minutes  # what was counted in each, and stands in no note
-    doubtful: tuple[NotePut, ...] = ()  # notes that tell it, if they were written: nobody heard
+    minutes: Minutes  # counts that are in no note
+    doubtful: tuple[NotePut, ...] = ()  # notes with these counts whose write has no known answer
 
 
 class RunCounter:
+    """Counts of the ended runs of a version, by minute."""
+
     def __init__(self, version: int, now_ms: int) -> None:
-        self.again_ms: int | None = None  # when there is something to tell
+        self.again_ms: int | None = None  # when counts are to be reported
         self._version, self._from_ms = version, now_ms
-        self._entries: dict[int, tuple[int, Row]] = {}  # that are still in the feed: the minute, and what ended
+        self._entries: dict[int, tuple[int, Row]] = {}  # open feed entries: the minute, and the counts of its ends
         self._minutes: Minutes = {}
-        self._untold: Minutes = {}  # of them: what no note tells
-        self._told_ms: int | None = None
+        self._unreported: Minutes = {}  # of them: counts that are in no note
+        self._reported_ms: int | None = None
 
     def recall(self, notes: Iterable[Note], now_ms: int, left: UnreportedCounts | None = None) -> None:
-        """What the leaders before have counted, and what was `left` untold."""
+        """Read the counts of earlier leaders, and those `left` unreported by the previous planner."""
         oldest = now_ms // MINUTE_MS // MINUTES - BACK_MAX // MINUTES
         for hour in map(hour_of, notes):
             if hour is not None and hour.version == self._version:
                 self._from_ms = min(self._from_ms, hour.from_ms)
                 if hour.hour >= oldest:
                     self._minutes |= hour.minutes
-        if left is not None and not self._tells(left.doubtful):
+        if left is not None and not self._are_written(left.doubtful):
             self._from_ms = min(self._from_ms, left.from_ms)
-            self._untold = {minute: row for minute, row in left.minutes.items() if minute // MINUTES >= oldest}
-            self._minutes |= _sums(self._minutes, self._untold)
-            self.again_ms = now_ms if self._untold else None
+            self._unreported = {minute: row for minute, row in left.minutes.items() if minute // MINUTES >= oldest}
+            self._minutes |= _sums(self._minutes, self._unreported)
+            self.again_ms = now_ms if self._unreported else None
 
-    def _tells(self, doubtful: Sequence[NotePut]) -> bool:
-        """Were these written?  A count only grows: what is there by now is at least what they said."""
+    def _are_written(self, doubtful: Sequence[NotePut]) -> bool:
+        """Whether these notes were written: counts only grow, so the stored ones are then no lower."""
         hours = [hour_of(Note(put.key, put.value)) for put in doubtful]
         rows = [each for hour in hours if hour is not None for each in hour.minutes.items()]
         return bool(rows) and all(self._minutes.get(minute, NONE)[0] >= row[0] for minute, row in rows)
 
     def leave(self, doubtful: Plan | None) -> UnreportedCounts:
-        """For the next planner.  `doubtful`: a plan that may have been written; its own ends are not counted here."""
+        """The counts for the next planner.  `doubtful`: a plan that may have been written; without its ends."""
         puts = () if doubtful is None else tuple([put for put in doubtful.notes if put.key.startswith(ENDS)])
-        return UnreportedCounts(self._from_ms, self._untold, puts)
+        return UnreportedCounts(self._from_ms, self._unreported, puts)
 
     def read(self, feed: int, ends: Sequence[End]) -> None:
-        """An entry came.  All that is in one ended at about the same time."""
+        """Count the ends of a feed entry, to be added when it is consumed; they ended at about the same time."""
         ended = failed = dead = cancelled = 0
         for end in ends:
             state = end.state
@@ -83,41 +85,42 @@ class RunCounter:
             self._entries[feed] = (ends[0].ended_ms // MINUTE_MS, (ended, failed, dead, cancelled))
 
     def notes(self, consumed: Sequence[int], cancelled: int, now_ms: int) -> tuple[NotePut, ...]:
-        """What a plan writes that consumes these, and cancels so many runs."""
-        if self._told_ms is not None and 0 <= now_ms - self._told_ms < TELL_MS:
+        """The notes for a plan that consumes these entries and cancels so many runs."""
+        if self._reported_ms is not None and 0 <= now_ms - self._reported_ms < REPORT_MS:
             return ()
-        return self.untold(self._news(consumed, cancelled, now_ms))
+        return self.unreported(self._news(consumed, cancelled, now_ms))
 
-    def untold(self, news: Minutes | None = None) -> tuple[NotePut, ...]:
-        """All that was counted and no note tells, and these minutes."""
+    def unreported(self, news: Minutes | None = None) -> tuple[NotePut, ...]:
+        """The notes of all counts that are in no note yet, with `news` added."""
         news = news or {}
-        hours = sorted({minute // MINUTES for minute in (*self._untold, *news)})
+        hours = sorted({minute // MINUTES for minute in (*self._unreported, *news)})
         minutes = self._minutes | _sums(self._minutes, news) if hours else {}
         return tuple([self._put(hour, minutes) for hour in hours])
 
     def accept(self, plan: Plan, now_ms: int, kept: Container[int] = ()) -> None:
-        """It was written at that time: what it consumed is counted, what it told is told.
+        """Apply a plan that was written at that time: its consumed entries are counted, its notes are reported.
 
-        Entries that were `kept` count when they go, unless a note tells of them already.
+        Entries that stay in the feed (`kept`) are counted when they are consumed, unless a note of the plan includes
+        them.
         """
-        if not (self._entries or self._untold or plan.cancels):
+        if not (self._entries or self._unreported or plan.cancels):
             return
-        has_told = any(put.key.startswith(ENDS) for put in plan.notes)
-        gone = plan.consumed if has_told else [feed for feed in plan.consumed if feed not in kept]
-        news = self._news(gone, len(plan.cancels), now_ms)
+        has_report = any(put.key.startswith(ENDS) for put in plan.notes)
+        counted = plan.consumed if has_report else [feed for feed in plan.consumed if feed not in kept]
+        news = self._news(counted, len(plan.cancels), now_ms)
         self._minutes |= _sums(self._minutes, news)
-        self._untold |= _sums(self._untold, news)
-        for feed in gone:
+        self._unreported |= _sums(self._unreported, news)
+        for feed in counted:
             self._entries.pop(feed, None)
-        if has_told:
-            self._untold = {}
-            self._told_ms = now_ms
+        if has_report:
+            self._unreported = {}
+            self._reported_ms = now_ms
             oldest = (now_ms // MINUTE_MS - BACK_MAX) // MINUTES * MINUTES
             self._minutes = {minute: row for minute, row in self._minutes.items() if minute >= oldest}
-        self.again_ms = (self._told_ms or now_ms) + TELL_MS if self._untold else None
+        self.again_ms = (self._reported_ms or now_ms) + REPORT_MS if self._unreported else None
 
     def _news(self, consumed: Sequence[int], cancelled: int, now_ms: int) -> Minutes:
-        """What ended of these, by the minute; what is cancelled ends now."""
+        """The counts of these entries by minute; cancelled runs end now."""
         now = now_ms // MINUTE_MS
         news: Minutes = {now: (cancelled, 0, 0, cancelled)} if cancelled else {}
         for feed in consumed if self._entries else ():
@@ -134,5 +137,5 @@ class RunCounter:
 
 
 def _sums(before: Minutes, news: Minutes) -> Minutes:
-    """The minutes of `news`, with what was there before."""
+    """The minutes of `news`, each with the counts of `before` added."""
     return {minute: added(before.get(minute, NONE), row) for minute, row in news.items()}

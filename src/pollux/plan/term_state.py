@@ -1,4 +1,11 @@
-"""How fast may missed due times be made up for?  A bucket that fills with time: no herd after a downtime."""
+"""Term state: everything the planner keeps between two plans of one term, and how time moves it.
+
+    timers ──due──▶ due    jobs to decide about in the next plan
+              └───▶ late   jobs whose due time was missed: they wait for the catch-up rate (and for their next due
+                           time, which is fresh)
+
+Nothing here writes to the store: `plan_result.accept` applies the effects of a plan after it was answered.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +29,14 @@ BURST_S = 0.1
 
 
 class CatchUpRate:
-    """At most `per_s` a second; one is free at the start."""
+    """Token bucket for missed due times, against a burst after a downtime: `per_s` a second, one token at the start."""
 
     def __init__(self, now_ms: int, per_s: float) -> None:
         self.per_s = per_s
         self._left, self._at_ms = 1.0, now_ms
 
     def left(self, now_ms: int) -> float:
-        """How many may go now."""
+        """The number of tokens now."""
         filled = self._left + max(0, now_ms - self._at_ms) * self.per_s / 1000.0
         return min(filled, max(1.0, self.per_s * BURST_S))
 
@@ -37,7 +44,7 @@ class CatchUpRate:
         self._left, self._at_ms = self.left(now_ms) - count, now_ms
 
     def ready_ms(self) -> int:
-        """When the next one may go."""
+        """The time of the next token."""
         missing = max(0.0, 1.0 - self._left)
         return self._at_ms + ceil(missing * 1000.0 / max(self.per_s, 0.001))
 
@@ -56,29 +63,29 @@ class TermState:
         slots: JobSlots,
         version: int = SCHEDULER_VERSION,
     ) -> None:
-        self.seen_ms = now_ms  # the latest time we were told
-        self.begun_ms = now_ms  # when the term began; lowered to the clock where that is set back
+        self.seen_ms = now_ms  # the time of the latest tick
+        self.begun_ms = now_ms  # when the term began; lowered if the clock is set back
         self.timers, self.slots = timers, slots
         self.inbox = FeedLedger()
         self.gatehouse = HeldRuns()
         self.aside = UnreadableState(version)
         self.counting = RunCounter(version, now_ms)
         self.clock = TermClock(version)
-        self.due: dict[str, None] = {}  # jobs, in the order in which they came due
-        self.late: dict[str, bool] = {}  # job -> has it a timer for its next fresh due?
-        self._untimed = 0  # of them have none
-        self.taught: set[str] = set()  # due jobs that have learnt what they had to before they fire
+        self.due: dict[str, None] = {}  # jobs, in the order in which they became due
+        self.late: dict[str, bool] = {}  # job -> whether it has a timer for its next fresh due time
+        self._untimed = 0  # number of late jobs without one
+        self.taught: set[str] = set()  # due jobs whose ends were written before the firing
         self.stops: dict[str, Note] = {}
         self.stops_end_ms: int | None = None
         self.handlers: frozenset[str] | None = None
         self.ready = ready
         self.pace = CatchUpRate(now_ms, catch_up_per_s)
-        self.window: TimerWindow | None = None  # asked for
+        self.window: TimerWindow | None = None  # the requested one
 
     # time
 
     def tick(self, now_ms: int) -> None:
-        """Time has come to `now_ms`.  Doing it twice is doing it once."""
+        """Advance the time to `now_ms`.  Idempotent."""
         if now_ms < self.seen_ms:
             self.begun_ms = min(self.begun_ms, now_ms)
             self._rewind()
@@ -103,7 +110,7 @@ class TermState:
                 self._line_up(job_id, slot, now_ms)
 
     def _look_aside(self) -> None:
-        """Perhaps they can be read, or planned, by now."""
+        """Request a read of all jobs that could not be decoded or planned."""
         for job_id in (*self.aside.jobs, *self.aside.schedules):
             self.inbox.work_of(job_id).is_put = True
             self.inbox.jobs[job_id] = None
@@ -125,17 +132,17 @@ class TermState:
             self._untimed -= 1
 
     def _missed(self, slot: JobSlot, now_ms: int) -> Fire | FireMissed | None:
-        """The missed firing that must wait for the pace; None if there is nothing to wait for."""
+        """The missed firing that must wait for the catch-up rate; None if there is none."""
         if not slot.job.declared or self.stop_of(slot) is not None:
             return None
         try:
             decision = judge(slot, now_ms, led_since_ms=self.begun_ms)
-        except Exception:  # noqa: BLE001  a bad schedule is dealt with by the plan
+        except Exception:  # noqa: BLE001  the plan handles an unusable schedule
             return None
         return decision if isinstance(decision, Fire | FireMissed) and decision.is_missed else None
 
     def _rewind(self) -> None:
-        """The clock came back: what was due may not be any more."""
+        """Set all timers again after a jump back: due jobs may no longer be due."""
         for job_id in (*self.due, *self.late):
             slot = self.slots.get(job_id)
             if slot is not None and slot.next_ms is not None:
@@ -145,17 +152,17 @@ class TermState:
         self._untimed = 0
 
     def _follow_back(self, now_ms: int) -> None:
-        """The clock came back far: recurring jobs must not wait until it has caught up with itself."""
+        """After a large jump back, bring due times forward: recurring jobs must not wait until the clock catches up."""
         for job_id in self.slots:
             slot = self.slots.get(job_id)
             if slot is not None:
                 self.follow_back(job_id, slot, now_ms)
 
     def follow_back(self, job_id: str, slot: JobSlot, now_ms: int) -> None:
-        """One job follows the clock that came back."""
+        """Correct the due time of one job after a jump back."""
         try:
             next_ms = follow_back(slot, now_ms)
-        except Exception:  # noqa: BLE001  a bad schedule is dealt with by the plan
+        except Exception:  # noqa: BLE001  the plan handles an unusable schedule
             return
         if next_ms is not None:
             slot.place(next_ms)
@@ -165,7 +172,7 @@ class TermState:
     # stops
 
     def set_stops(self, stops: Iterable[Note]) -> list[str]:
-        """These pauses stand from now on; answers the keys of those that are gone or were worded anew."""
+        """Replace the pauses; returns the keys of those that ended or whose text changed."""
         before, self.stops = self.stops, {stop.key: stop for stop in stops}
         self._find_next_end()
         return [key for key, stop in before.items() if key not in self.stops or self.stops[key].value != stop.value]
@@ -192,7 +199,7 @@ class TermState:
     # jobs
 
     def arm(self, job_id: str, slot: JobSlot) -> None:
-        """Set the timer of a job anew, by its slot."""
+        """Reset the timer of a job from its slot."""
         self.disarm(job_id)
         if slot.next_ms is not None:
             self.timers.put(job_id, slot.next_ms)
@@ -204,16 +211,16 @@ class TermState:
         self.timers.drop(job_id)
 
     def forget_job(self, job_id: str) -> None:
-        """The job is gone; its waiting runs were cancelled with it."""
+        """Remove a deleted job; its waiting runs were cancelled with it."""
         self.disarm(job_id)
         self.slots.drop(job_id)
         self.inbox.finish(job_id)
-        gone = [visitor.run.id for visitor in self.gatehouse.here.values() if visitor.run.job_id == job_id]
-        for run_id in gone:
+        cancelled = [held.run.id for held in self.gatehouse.here.values() if held.run.job_id == job_id]
+        for run_id in cancelled:
             self.inbox.receipts.pay(self.gatehouse.forget(run_id))
 
     def trim(self) -> None:
-        """Forget jobs that nobody has asked for lately, if there are too many."""
+        """Evict idle job slots if there are too many."""
         self.slots.trim(self._is_needed, needed=len(self.timers) + self.busy)
 
     def _is_needed(self, job_id: str) -> bool:
@@ -223,24 +230,24 @@ class TermState:
 
     @property
     def busy(self) -> int:
-        """Jobs that are in memory although their timer is not in the heap."""
+        """The number of jobs in memory without a timer in the heap."""
         return len(self.due) + self._untimed
 
     def is_due(self, now_ms: int) -> bool:
-        """Does a run wait to be fired or released?"""
+        """Whether a job is due or a held run is to be checked."""
         if self.due or self.gatehouse.here:
             return True
         next_ms = self.timers.next_due_ms()
         return next_ms is not None and next_ms <= now_ms
 
     def is_left_over(self) -> bool:
-        """Could another plan do more right now?"""
+        """Whether another plan could do more right now."""
         inbox = self.inbox
         if self.due or self.gatehouse.here or inbox.work or inbox.jobs or inbox.runs:
             return True
         if inbox.notes is not None or inbox.nodes is not None or inbox.survey is not None or self.clock.is_looking:
             return True
-        if self.aside.is_untold or (self.late and self.pace.left(self.seen_ms) >= 1):
+        if self.aside.has_notes or (self.late and self.pace.left(self.seen_ms) >= 1):
             return True
         next_ms = self.timers.next_due_ms()
         return (next_ms is not None and next_ms <= self.seen_ms) or self.timers.needs_refill(
@@ -248,7 +255,7 @@ class TermState:
         )
 
     def next_ms(self) -> int | None:
-        """When something happens by itself."""
+        """The next time with work to do; None: never."""
         if self.is_left_over():
             return self.seen_ms
         times = [

@@ -1,12 +1,12 @@
-"""Which jobs are due next?  The next minute of due times, or the next hundred thousand, whichever is less.
+"""Timers: the due times of the next minute, or the next hundred thousand, whichever is less.
 
-One heap of (due, job id), lazily cancelled: an entry counts only if it is the job's current one.
+One heap of (due, job id) with lazy cancellation: an entry counts only if it is the job's current one.
 
     ...due times in memory...............|   only in the store
     ------------------------------------ horizon ------------->   by (next due, id), the order in which the store reads
 
-Everything up to the horizon is in memory; what lies beyond is read when the horizon comes near.  If the memory is
-full, the farthest timers are forgotten and the horizon comes back to where they began: they are still in the store.
+Everything up to the horizon is in memory; the next page is read when the horizon is near.  If the memory is full, the
+farthest timers are evicted and the horizon moves back to them: they are still in the store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE = 1_000  # timers in one read
 
 
 class TimerWindow(NamedTuple):
-    """Read the jobs after that pair of (next due, id), due before that time, at most so many."""
+    """A page of due jobs to read: after that pair of (next due, id), due before that time, at most `limit`."""
 
     after: tuple[int, str] | None
     before_ms: int
@@ -28,6 +28,8 @@ class TimerWindow(NamedTuple):
 
 
 class Timers:
+    """One timer for each job that is due before the horizon."""
+
     def __init__(self, *, limit: int = TIMERS_MAX, window_ms: int = WINDOW_MS, page: int = PAGE) -> None:
         self._limit, self._window_ms, self._page = max(1, limit), window_ms, page
         self._due: dict[str, int] = {}
@@ -42,11 +44,11 @@ class Timers:
 
     @property
     def horizon_ms(self) -> int | None:
-        """Everything due before it is in memory; None: nothing was read yet."""
+        """Every due time before it is in memory; None: nothing was read yet."""
         return None if self._horizon is None else self._horizon[0]
 
     def put(self, job_id: str, due_ms: int, *, anyway: bool = False) -> bool:
-        """Set the one timer of a job; beyond the horizon it is left to the store, unless it must be kept `anyway`."""
+        """Set the timer of a job; beyond the horizon it stays in the store only, unless `anyway`."""
         entry = (due_ms, job_id)
         if not anyway and (self._horizon is None or entry > self._horizon):
             self._due.pop(job_id, None)
@@ -64,7 +66,7 @@ class Timers:
         self._due.pop(job_id, None)
 
     def pop_due(self, now_ms: int, limit: int) -> list[str]:
-        """Take the timers that are due, earliest first: the ids of their jobs."""
+        """Remove the timers that are due and return the ids of their jobs, earliest first."""
         heap, due = self._heap, self._due
         popped: list[str] = []
         while heap and heap[0][0] <= now_ms and len(popped) < limit:
@@ -84,7 +86,7 @@ class Timers:
         return None
 
     def count_before(self, at_ms: int, limit: int) -> int:
-        """How many are due before that time, counted up to the limit: the top of a heap, not all of it."""
+        """The number of timers due before that time, counted up to the limit, in the top of the heap only."""
         heap, due, places = self._heap, self._due, [0]
         found: set[str] = set()  # an entry may be there twice
         while places and len(found) < limit:
@@ -99,30 +101,30 @@ class Timers:
     # the window
 
     def needs_refill(self, now_ms: int, *, busy: int = 0) -> bool:
-        """Is the horizon near, and is there room?  `busy` jobs are out of the heap, but in memory all the same."""
+        """Whether the horizon is near and there is room; `busy`: the number of jobs in memory without a timer."""
         if len(self._due) + busy > self._limit // 2:
             return False
         return self._horizon is None or self._horizon[0] <= now_ms + self._window_ms // 2
 
     def refill_ms(self, *, busy: int = 0) -> int | None:
-        """When the horizon will be near; None: there is no room, so a firing comes first."""
+        """When the horizon will be near; None: there is no room until jobs have fired."""
         if len(self._due) + busy > self._limit // 2:
             return None
         return 0 if self._horizon is None else self._horizon[0] - self._window_ms // 2
 
     def window(self, now_ms: int) -> TimerWindow:
-        """What to read next."""
+        """The next page to read."""
         room = max(1, self._limit - len(self._due))
         return TimerWindow(self._horizon, now_ms + self._window_ms, min(self._page, room))
 
     def reach(self, window: TimerWindow, read: int, last: tuple[int, str] | None) -> None:
-        """`read` jobs of that window have come, the last of them at `last`: move the horizon."""
+        """Move the horizon after `read` jobs of that window, the last of them at `last`."""
         reached = (window.before_ms, "") if read < window.limit or last is None else last
         if self._horizon is None or reached > self._horizon:
             self._horizon = reached
 
     def _forget_farthest(self) -> None:
-        """Keep the nearest four fifths, so that the work is shared by many puts."""
+        """Evict the farthest fifth, so that the cost is amortized over many puts."""
         kept = sorted((due_ms, job_id) for job_id, due_ms in self._due.items())[: max(1, self._limit * 4 // 5)]
         self._due = {job_id: due_ms for due_ms, job_id in kept}
         self._heap = kept  # sorted, so it is a heap

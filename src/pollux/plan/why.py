@@ -1,6 +1,6 @@
-"""Why does it run, or why not?  An answer in words for every job and every run, from what the store says alone.
+"""Explanations of why a job or a run runs or does not, computed from the store alone.
 
-Nothing is asked of the leader, so the answer is the same on every node and also while nobody leads.
+The leader is not asked, so the result is the same on every node, also without a leader.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from pollux.units import SECOND_MS, format_ms
 
 _HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded", "drained", "unreadable"})
 CAME_BACK = "it was planned by a clock that was set back since; the leader corrects it"
-GRACE_MS = 5_000  # a due time that passed so long ago should have been fired
+GRACE_MS = 5_000  # a due time older than this should have been fired
 
 
 class Why(Struct, frozen=True):
-    """`answer` is one word, `reason` a sentence; `expected_ms` is when it should start, `cure` what one can do."""
+    """`answer` is one word, `reason` a sentence; `expected_ms` is the expected start, `cure` what the user can do."""
 
     answer: str
     reason: str
@@ -61,7 +61,7 @@ class Why(Struct, frozen=True):
 
     @property
     def is_held(self) -> bool:
-        """Does it not run although it should?"""
+        """Whether it does not run although it should."""
         return self.answer in _HELD
 
 
@@ -75,10 +75,10 @@ def why_job(
     ahead: int | None = None,
     failed: str = "",
 ) -> Why:
-    """Why a job runs or does not, and whether it fails when it does.
+    """Why a job runs or does not, and whether its runs fail.
 
-    `live` is one of its live runs, if there is one, `ahead` as in `why_run`; `nodes` are all that live; `failed` is the
-    id of its last failed run, if that is known.
+    `live` is one of its live runs, if there is one, `ahead` as in `why_run`; `nodes` are all living nodes; `failed` is
+    the id of its last failed run, if known.
     """
     why = _why_job(job, stops=stops, now_ms=now_ms, live=live, nodes=nodes, ahead=ahead)
     failing = failing_words(job, live, now_ms)
@@ -91,10 +91,7 @@ def why_job(
 
 
 def failing_words(job: Job, live: Run | None, now_ms: int) -> str:
-    """That a job fails, or that its live run did and waits for its next attempt: how often, since when and how.
-
-    Nothing, if neither does.
-    """
+    """How often, since when and with which error a job fails, or its live run that waits for a retry; else empty."""
     memory = job.memory
     if not memory.failures:
         return _later(live, now_ms) if live is not None and live.is_retried_at(now_ms) else ""
@@ -109,7 +106,7 @@ def _why_job(
 ) -> Why:
     by_key = {stop.key: stop for stop in stops}
     if live is not None and not live.overlaps_at(now_ms) and job.next_due_ms is not None:
-        live = None  # it is for later, and the next due time comes all the same
+        live = None  # it is delayed and does not block the next due time
     if live is not None and live.state is not RunState.HELD:
         why = why_run(live, job, stops=stops, nodes=nodes, ahead=ahead, now_ms=now_ms)
         return replace(why, reason=why.reason + _meanwhile(job, live))
@@ -137,14 +134,14 @@ def _why_job(
 
 
 def why_unwritten(job: Job, start: str = "") -> Why:
-    """Why a job does not run that its program declares and no node has written to the store; `start` starts a node."""
+    """Why a declared job that no node has written to the store does not run; `start`: the command for a node."""
     words = f"it is declared here and not in the store yet: no node of {job.source} has started"
     one = f"start one (`{start}`)" if start else "start one"
     return Why("stranded", words, cure=f"{one}; `enqueue` and `run_now` of this program add the job, too")
 
 
 def why_unreadable(job: Unreadable, run: Run | None = None) -> Why:
-    """Why a job that cannot be read here, or a run of it that waits, does not run: others may know more."""
+    """Why a job that cannot be decoded here, or a waiting run of it, does not run."""
     whose = "it" if run is None else f"its job {job.name}"
     words = f"{whose} cannot be read here ({job.why}): only a node of the release that wrote it fires and runs it"
     cure = f"start such a node; if somebody else wrote it, put it anew, or take it away: pollux jobs delete {job.name}"
@@ -152,13 +149,13 @@ def why_unreadable(job: Unreadable, run: Run | None = None) -> Why:
 
 
 def why_unreadable_run(run: Unreadable) -> Why:
-    """A run that cannot be read here: whoever claims it may."""
+    """Why a run that cannot be decoded here does not run; a node that claims it may be able to decode it."""
     words = f"it cannot be read here ({run.why}): a node of a newer release may know it, else it dies when claimed"
     return Why("unreadable", words, cure=f"start such a node; if somebody else wrote it: pollux runs cancel {run.name}")
 
 
 def beside_unreadable(why: Why, runs: Sequence[Unreadable]) -> Why:
-    """What a job is at, as far as its live runs can be read."""
+    """The explanation with a list of the job's live runs that cannot be decoded."""
     named = "".join(f"; {unreadable_words(run)}" for run in runs)
     return replace(why, reason=why.reason + named) if named else why
 
@@ -176,18 +173,18 @@ def _serving(version: int, nodes: Sequence[Node]) -> list[Node]:
 
 
 def _having(job: Job | None, nodes: Sequence[Node]) -> list[Node]:
-    """Those of the nodes that can run it."""
+    """The nodes that can run it."""
     return [node for node in nodes if job is None or job.handler in node.handlers]
 
 
 def _resume(stop: Note) -> str:
-    """How that pause is taken away."""
+    """The command that ends the pause."""
     kind, _, name = stop.key.removeprefix(STOP).partition(":")
     return f"pollux resume {name if kind == 'job' else f'--{kind} {name}'.rstrip()}"
 
 
 def _meanwhile(job: Job, live: Run) -> str:
-    """What a due time does while a run of the job is live."""
+    """What happens to due times while a run of the job is live."""
     if not job.is_recurring or job.next_due_ms is None:
         return ""
     is_waiting = live.state is RunState.READY
@@ -205,7 +202,7 @@ def _meanwhile(job: Job, live: Run) -> str:
 
 
 def _never(job: Job, nodes: Sequence[Node]) -> Why:
-    """A job without a next due."""
+    """Why a job without a next due time does not run."""
     if job.schedule is None:
         return Why("waits", "it has no schedule and runs when asked", cure="run or enqueue it")
     if isinstance(job.schedule, OnEvent):
@@ -224,18 +221,18 @@ def _never(job: Job, nodes: Sequence[Node]) -> Why:
 
 
 def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
-    """A job whose next due is known."""
+    """Why a job with a known next due time does not run now."""
     if lack := unserved(job.scheduler_version, nodes):
         return Why("stranded", f"{lack[0]}: nobody fires or runs it", cure=lack[1])
-    everybody, nodes = nodes, _serving(job.scheduler_version, nodes)
+    all_nodes, nodes = nodes, _serving(job.scheduler_version, nodes)
     if not nodes:
         cure = f"start a node: {serve_words(job.scheduler_version)}"
         return Why("stranded", "no live node: nobody fires or runs it", cure=cure)
     if job.handler not in handlers_of(nodes):
         return Why("stranded", nobody_knows(job.handler), cure=_start_one(job, nodes))
     late_ms = now_ms - due_ms
-    led = leadership(everybody, now_ms=now_ms, version=job.scheduler_version)
-    held = held_up(everybody, job.scheduler_version)
+    led = leadership(all_nodes, now_ms=now_ms, version=job.scheduler_version)
+    held = held_up(all_nodes, job.scheduler_version)
     held = held and f"; {held}"
     if late_ms > GRACE_MS and not led.is_led:
         return Why("stranded", f"it was due {_span(late_ms)} ago, and {led.seen}", cure=led.cure)
@@ -261,9 +258,9 @@ def why_run(
     ahead: int | None,
     now_ms: int,
 ) -> Why:
-    """Why a run runs or does not; `nodes` are all that live.
+    """Why a run runs or does not; `nodes` are all living nodes.
 
-    `ahead`: how many ready runs are claimed before it, counted to one beyond `AHEAD_MAX`; None: not counted.
+    `ahead`: the number of ready runs that are claimed before it, counted up to `AHEAD_MAX` + 1; None: not counted.
     """
     lack, nodes = unserved(run.scheduler_version, nodes), _serving(run.scheduler_version, nodes)
     match run.state:
@@ -346,7 +343,7 @@ def _crowd(ahead: int) -> str:
 
 
 def _expected_ms(job: Job | None, ahead: int, seats: int, free: int, now_ms: int) -> int | None:
-    """When a seat is free for it, if what is ahead takes as long as its own job's last run; None: nothing to go by."""
+    """When a seat is free for it if all runs ahead take as long as its own job's last run; None: unknown."""
     if job is None or not job.memory.duration_ms or not seats or ahead > AHEAD_MAX:
         return None
     return now_ms + (ahead + seats - free) // seats * job.memory.duration_ms
@@ -369,7 +366,7 @@ def _failed_before(run: Run) -> str:
 
 
 def _start_one(job: Job, nodes: Sequence[Node]) -> str:
-    """What helps a job that no living node knows."""
+    """The cure for a job that no living node declares or can run."""
     if not job.declared:
         return f"declare it again, in a release that is not older; or take it away with what waits: {_delete(job)}"
     if job.source == API_SOURCE or is_backed(job, nodes):
@@ -396,7 +393,7 @@ def _later(run: Run, now_ms: int) -> str:
 
 
 def _is_ahead(run: Run, now_ms: int) -> bool:
-    """Did its last attempt end, or did it fire, in a time that is still to come?"""
+    """Whether its last attempt ended, or it was due, in the future: the clock was ahead then."""
     ended_ms = run.tried[-1].ended_ms if run.tried else run.due_ms if run.cause is Cause.SCHEDULE else 0
     return ended_ms > now_ms + CAME_BACK_MS
 
@@ -406,5 +403,5 @@ def _ago(at_ms: int | None, now_ms: int) -> str:
 
 
 def _span(ms: int) -> str:
-    """A duration for the eye: from a second on nobody asks for its milliseconds."""
+    """A duration for display: without milliseconds from one second on."""
     return format_ms(ms if abs(ms) < SECOND_MS else ms - ms % SECOND_MS)
