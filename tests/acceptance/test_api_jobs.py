@@ -445,7 +445,7 @@ async def test_whoever_waits_for_a_write_that_fails_is_told_and_the_next_is_not_
 
 async def test_a_job_of_a_version_that_nobody_serves_says_so_at_once(client):
     """Also a new one: it will not be fired before somebody is there."""
-    says = "no node serves version 99: nobody fires or runs it"
+    says = "no node serves version 99: it is neither fired nor run"
     body = {"handler": "fine", "interval": "1h"}
     assert (await client.ok("PUT", "/api/v2/jobs/new", body | {"scheduler_version": 99}))["held"] == says
     assert (await client.ok("POST", "/api/v2/jobs", body | {"id": "too", "scheduler_version": 99}))["held"] == says

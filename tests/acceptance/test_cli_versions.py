@@ -80,7 +80,7 @@ def test_health_and_doctor_tell_of_a_version_beside_it_that_nobody_leads(pollux)
     findings = {finding["name"]: finding for finding in told.json["findings"]}
     assert (told.code, told.json["status"]) == (1, "unhealthy")
     assert findings["versions"]["level"] == "unhealthy"
-    assert findings["versions"]["seen"].startswith("version 99 (1 job): nobody leads and no node can")
+    assert findings["versions"]["seen"].startswith("version 99 (1 job): no leader, and no node can lead")
     assert "pollux serve --scheduler-version 99 " in findings["versions"]["cure"]
     assert findings["store"]["seen"] == "the store answers; 0 jobs in version 3, 1 in others"
     doctor = {finding["about"]: finding for finding in pollux("doctor", "--json", *WHERE).json["findings"]}

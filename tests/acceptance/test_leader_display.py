@@ -65,7 +65,7 @@ def test_where_the_term_is_over_no_command_names_a_leader(pollux, url):
     assert "term 1" not in shown
     health = pollux("health", "--json", "--store", url).json
     leader = of(health["findings"], "leader", "name")
-    assert (leader["level"], leader["seen"]) == ("unhealthy", "nobody leads and no node can: nothing is planned")
+    assert (leader["level"], leader["seen"]) == ("unhealthy", "no leader, and no node can lead: nothing is planned")
     assert "pollux serve" in leader["cure"]
     assert (health["leader"], health["term"]) == (None, None)
     due = of(health["findings"], "due", "name")
@@ -75,7 +75,7 @@ def test_where_the_term_is_over_no_command_names_a_leader(pollux, url):
     assert (leader["level"], "pollux serve" in leader["cure"]) == (FAIL, True), "as health has it"
     assert "none is due for longer than its schedule allows; one was due 3" in of(doctor, "due times", "about")["seen"]
     why = pollux("why", "tick", "--json", "--store", url).json["why"]
-    assert (why["answer"], "nobody leads" in why["reason"]) == ("stranded", True)
+    assert (why["answer"], "no leader" in why["reason"]) == ("stranded", True)
 
 
 def test_where_the_term_stands_its_node_leads_and_a_standby_is_told(pollux, url):

@@ -49,14 +49,14 @@ async def test_a_waiting_firing_ends_cancelled_and_what_was_asked_for_waits_and_
             return run if run.state is RunState.CANCELLED else None
 
         run = await until(over)
-        assert run.cancel == "nobody declares its job any more"
+        assert run.cancel == "no node declares its job any more"
 
         async def told():
             why = await new.why(asked.id)
-            return why if "nobody declares it" in why.reason else None
+            return why if "no node declares it" in why.reason else None
 
         why = await until(told)
         assert (why.answer, "since release 8" in why.reason) == ("held", True)
-        assert why.cure.endswith("take it away with what waits: pollux jobs delete old")
+        assert why.cure.endswith("delete it with its waiting runs: pollux jobs delete old")
         await new.delete_jobs(["old"])
         assert (await new.get_run(asked.id)).state is RunState.CANCELLED

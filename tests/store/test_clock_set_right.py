@@ -89,7 +89,7 @@ async def planned_a_day_ahead(store, now_ms):
     [
         (None, OK, "none is missed"),
         (clock_value(DAY, None), OK, "none is missed"),
-        (clock_value(2 * DAY, None), WARN, "the clock is 1d behind the latest time that was planned by"),
+        (clock_value(2 * DAY, None), WARN, "the clock is 1d behind the latest time used for planning"),
         (
             clock_value(DAY, BACK),
             OK,

@@ -121,10 +121,10 @@ def beside(*elsewhere: Node, **counts: int) -> Snapshot:
 
 KILLED = replace(OLD, leads=0, leads_ms=NOW - 2 * MINUTE)
 STANDS_STILL = {
-    "its only node was killed": (beside(KILLED, jobs=2), UNHEALTHY, "version 1 (2 jobs): nobody leads and no node can"),
-    "nobody serves it": (beside(jobs=1, held=2), UNHEALTHY, "version 1 (1 job, 2 live runs): nobody leads and no"),
-    "only a run is left": (beside(leased=1), UNHEALTHY, "version 1 (0 jobs, 1 live run): nobody leads and no node can"),
-    "one stands by": (beside(KILLED, replace(OLD, leads=0), jobs=2), DEGRADED, "version 1 (2 jobs): nobody leads: no"),
+    "its only node was killed": (beside(KILLED, jobs=2), UNHEALTHY, "version 1 (2 jobs): no leader, and no node can lead"),
+    "nobody serves it": (beside(jobs=1, held=2), UNHEALTHY, "version 1 (1 job, 2 live runs): no leader, and no"),
+    "only a run is left": (beside(leased=1), UNHEALTHY, "version 1 (0 jobs, 1 live run): no leader, and no node can lead"),
+    "one stands by": (beside(KILLED, replace(OLD, leads=0), jobs=2), DEGRADED, "version 1 (2 jobs): no leader: no"),
     "not heard of": (
         beside(replace(OLD, beat_ms=NOW - 40_000), jobs=1),
         DEGRADED,
@@ -168,7 +168,7 @@ def test_just_after_a_start_the_other_version_may_be_about_to_start_too():
 def test_a_worker_of_all_versions_looks_at_each():
     everywhere = replace(beside(jobs=2).deployment, version=ALL_VERSIONS)
     [worry] = judge(replace(WELL, deployment=everywhere)).worries()
-    assert worry.seen.startswith("version 1 (2 jobs): nobody leads")
+    assert worry.seen.startswith("version 1 (2 jobs): no leader")
 
 
 def test_where_no_node_of_this_version_lives_the_cure_is_one_of_this_version():
@@ -200,7 +200,7 @@ BAD = {
         DEGRADED,
         "not heard of for 30s: n2",
     ),
-    "nobody leads": (nodes({"leads": 0}), "leader", UNHEALTHY, "nobody leads"),
+    "nobody leads": (nodes({"leads": 0}), "leader", UNHEALTHY, "no leader"),
     "the leader is not heard of": (nodes({"beat_ms": NOW - 40_000}), "leader", DEGRADED, "not heard of for 40s"),
     "due but not fired": (
         seen(overdue_job="home", overdue_ms=NOW - 61_500),

@@ -25,7 +25,7 @@ def test_who_believed_to_lead_does_not_once_the_term_is_over():
 def test_who_was_killed_is_not_counted_on_to_take_over_from_itself():
     """Its last beat is young, and said that it leads: had it lost its term and lived, it would have said so."""
     found = leadership(by_term([LEADER, WORKER], [a_version("")]), now_ms=NOW)
-    assert (found.is_led, found.seen) == (False, "nobody leads and no node can: nothing is planned")
+    assert (found.is_led, found.seen) == (False, "no leader, and no node can lead: nothing is planned")
     found = leadership(by_term([LEADER, STANDBY], [a_version("b", term=4)]), now_ms=NOW)
     assert found.seen == "b leads, term 4; no standby: no other node could take over"
 
@@ -65,12 +65,12 @@ def test_a_version_is_judged_by_its_own_nodes_and_started_by_its_number():
         ([LEADER, STANDBY, WORKER], True, "a leads, term 3; 1 on standby", ""),
         ([LEADER, WORKER], True, "a leads, term 3; no standby: no other node could take over", ""),
         ([LEADER, replace(STANDBY, beat_ms=NOW - 31_000)], True, "a leads, term 3; no standby: no other node", ""),
-        ([STANDBY, WORKER], False, "nobody leads: nothing is planned", "b can lead and does so within seconds"),
-        ([WORKER], False, "nobody leads and no node can: nothing is planned", "start one that can: pollux serve"),
+        ([STANDBY, WORKER], False, "no leader: nothing is planned", "b can lead and does so within seconds"),
+        ([WORKER], False, "no leader, and no node can lead: nothing is planned", "start one that can: pollux serve"),
         (
             [replace(STANDBY, beat_ms=NOW - 31_000), WORKER],
             False,
-            "nobody leads and no node can",
+            "no leader, and no node can lead",
             "start one that can: pollux serve",
         ),
         (

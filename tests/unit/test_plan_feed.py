@@ -379,7 +379,7 @@ def test_due_times_of_a_job_that_nobody_declares_are_skipped_until_somebody_does
 def test_a_once_job_that_nobody_declares_waits_for_somebody(world, leader):
     world.put(a_job(schedule=Once(), declared=False))
     leader.run()
-    assert only(world).held_reason == "nobody declares it"
+    assert only(world).held_reason == "no node declares it"
     world.put(replace(world.jobs["a"], declared=True))
     leader.run()
 
@@ -396,7 +396,7 @@ def test_a_waiting_firing_of_a_job_that_is_retired_ends_cancelled(world, leader)
     leader.run()
 
     run = world.runs[f"a@{T0}"]
-    assert (run.state, run.cancel) == (RunState.CANCELLED, "nobody declares its job any more")
+    assert (run.state, run.cancel) == (RunState.CANCELLED, "no node declares its job any more")
     assert len(leader.planner._term.gatehouse) == 0
     assert world.feed == {}
 
@@ -419,7 +419,7 @@ def test_what_somebody_asked_for_waits_until_a_retired_job_is_declared_again(wor
     leader.run()
     world.put(replace(world.jobs["a"], declared=False))
     leader.run()
-    assert (only(world).state, only(world).held_reason) == (RunState.HELD, "nobody declares it")
+    assert (only(world).state, only(world).held_reason) == (RunState.HELD, "no node declares it")
     world.beat(Node(id="m", seats=1, handlers=("rare",)))
     world.put(replace(world.jobs["a"], declared=True))
     leader.run()

@@ -91,7 +91,7 @@ def test_what_was_handed_back_before_it_began_begins_alone():
 def test_a_run_of_a_job_that_nobody_declares_waits_for_somebody():
     undeclared = Job(id="j", handler="h", declared=False)
 
-    assert gate(RUN, undeclared, GateState()) == Held("nobody declares it", "declared:j")
+    assert gate(RUN, undeclared, GateState()) == Held("no node declares it", "declared:j")
 
 
 def test_a_run_whose_handler_no_living_node_knows_waits_for_one():

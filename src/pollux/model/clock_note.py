@@ -44,12 +44,12 @@ class ClockNote(Struct, frozen=True):
     def words(self, now_ms: int) -> str:
         """The state of the clock as text; empty without a recent jump back.
 
-        `the clock came back by 1d at 2026-03-01T08:30:00Z: 12 due times and 1 run were put right`
+        `the clock jumped back by 1d at 2026-03-01T08:30:00Z: 12 due times and 1 run were corrected`
         """
         back = self.back
         if back is None or (back.is_over and self.is_behind(now_ms)):
             behind = format_ms((self.highest_ms - now_ms) // SECOND_MS * SECOND_MS)
-            words = f"the clock is {behind} behind the latest time that was planned by: due times may lie too far ahead"
+            words = f"the clock is {behind} behind the latest time used for planning: due times may be too far ahead"
             return words if self.is_behind(now_ms) else ""
         if back.is_over and now_ms >= back.at_ms + REPORTED_MS:
             return ""

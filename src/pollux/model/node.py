@@ -186,11 +186,11 @@ def leadership(nodes: Sequence[Node], *, now_ms: int, version: int = ALL_VERSION
     others = [node for node in own if role_of(node) == "standby" and now_ms - node.beat_ms <= BEAT_LATE_MS]
     if leader is None and others:
         cure = f"{others[0].id} can lead and does so within seconds; if it stays so look at its log"
-        return Leadership("nobody leads: nothing is planned", cure, is_led=False)
+        return Leadership("no leader: nothing is planned", cure, is_led=False)
     if leader is None:
         cure = f"start one that can: {serve_words(version)} (pollux worker and --no-plans never lead)"
         cure += _or_move(nodes, version, now_ms)
-        return Leadership("nobody leads and no node can: nothing is planned", cure, is_led=False, can_be=False)
+        return Leadership("no leader, and no node can lead: nothing is planned", cure, is_led=False, can_be=False)
     silent_ms = now_ms - leader.beat_ms
     if silent_ms > BEAT_LATE_MS:
         alone = f"no other node can lead: start {serve_words(version)}"

@@ -49,7 +49,7 @@ def decide(
         return Dead(f"crashed {run.crashes + 1} times: {outcome.error}", sole=fires_again)
     failures = run.attempt + 1 + (job.memory.failures if fires_again else 0)
     if failures >= job.retry.attempts_max:
-        return Dead(f"gave up after {_times(failures)}: {outcome.error or 'no error was told'}", sole=fires_again)
+        return Dead(f"gave up after {_times(failures)}: {outcome.error or 'no error message'}", sole=fires_again)
     at_ms = _again_at_ms(outcome, run, job, now_ms=now_ms, roll=roll)
     if fires_again and job.next_due_ms is not None and at_ms >= job.next_due_ms:
         return Done(failed=True)

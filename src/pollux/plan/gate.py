@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from pollux.model import Cause, Drained, Job, Node, Note, Overlap, Run, drained_of, stop_key
 
-UNDECLARED = "nobody declares it"
-RETIRED = "nobody declares its job any more"
+UNDECLARED = "no node declares it"
+RETIRED = "no node declares its job any more"
 UNREADABLE = "the leader cannot read its job"
 PREVIOUS = "previous"  # the kind of the key under which a firing waits for another run of its job
 STOP_ALL = stop_key("all")

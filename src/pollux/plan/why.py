@@ -95,7 +95,7 @@ def failing_words(job: Job, live: Run | None, now_ms: int) -> str:
     memory = job.memory
     if not memory.failures:
         return _later(live, now_ms) if live is not None and live.is_retried_at(now_ms) else ""
-    error, ago = memory.last_error or "no error was told", _ago(memory.failing_since_ms, now_ms)
+    error, ago = memory.last_error or "no error message", _ago(memory.failing_since_ms, now_ms)
     if memory.failures == 1:
         return f"its last run failed{ago and f' {ago}'}: {error}"
     return f"it fails: {memory.failures} times in a row{ago and f', since {ago}'}; the last error: {error}"
@@ -144,14 +144,14 @@ def why_unreadable(job: Unreadable, run: Run | None = None) -> Why:
     """Why a job that cannot be decoded here, or a waiting run of it, does not run."""
     whose = "it" if run is None else f"its job {job.name}"
     words = f"{whose} cannot be read here ({job.why}): only a node of the release that wrote it fires and runs it"
-    cure = f"start such a node; if somebody else wrote it, put it anew, or take it away: pollux jobs delete {job.name}"
+    cure = f"start such a node; if another program wrote it, put it again or delete it: pollux jobs delete {job.name}"
     return Why("unreadable", words, cure=cure)
 
 
 def why_unreadable_run(run: Unreadable) -> Why:
     """Why a run that cannot be decoded here does not run; a node that claims it may be able to decode it."""
     words = f"it cannot be read here ({run.why}): a node of a newer release may know it, else it dies when claimed"
-    return Why("unreadable", words, cure=f"start such a node; if somebody else wrote it: pollux runs cancel {run.name}")
+    return Why("unreadable", words, cure=f"start such a node; if another program wrote it: pollux runs cancel {run.name}")
 
 
 def beside_unreadable(why: Why, runs: Sequence[Unreadable]) -> Why:
@@ -208,7 +208,7 @@ def _never(job: Job, nodes: Sequence[Node]) -> Why:
     if isinstance(job.schedule, OnEvent):
         return Why("waits", "it fires on events only, never by the clock", cure="send the event, or run it")
     if job.last_due_ms is None and (lack := unserved(job.scheduler_version, nodes)):
-        return Why("stranded", f"{lack[0]}: nobody fires or runs it", cure=lack[1])
+        return Why("stranded", f"{lack[0]}: it is neither fired nor run", cure=lack[1])
     if not job.is_recurring:
         if job.last_due_ms is None:
             return Why("waits", "it was added just now; the leader has not planned it yet")
@@ -223,11 +223,11 @@ def _never(job: Job, nodes: Sequence[Node]) -> Why:
 def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
     """Why a job with a known next due time does not run now."""
     if lack := unserved(job.scheduler_version, nodes):
-        return Why("stranded", f"{lack[0]}: nobody fires or runs it", cure=lack[1])
+        return Why("stranded", f"{lack[0]}: it is neither fired nor run", cure=lack[1])
     all_nodes, nodes = nodes, _serving(job.scheduler_version, nodes)
     if not nodes:
         cure = f"start a node: {serve_words(job.scheduler_version)}"
-        return Why("stranded", "no live node: nobody fires or runs it", cure=cure)
+        return Why("stranded", "no live node: it is neither fired nor run", cure=cure)
     if job.handler not in handlers_of(nodes):
         return Why("stranded", nobody_knows(job.handler), cure=_start_one(job, nodes))
     late_ms = now_ms - due_ms
@@ -274,7 +274,7 @@ def why_run(
         case RunState.LEASED:
             return _leased(run, now_ms)
         case RunState.DONE if run.failed:
-            error = run.error or "no error was told"
+            error = run.error or "no error message"
             return Why("failed", f"it failed: {error}; it is not tried again, its job fires anew")
         case RunState.DONE:
             return Why(
@@ -282,9 +282,9 @@ def why_run(
             )
         case RunState.DEAD:
             cure = f"mend the cause, then revive it: pollux dead revive {run.id}"
-            return Why("dead", f"it is a dead letter: {run.error or 'no error was told'}", cure=cure)
+            return Why("dead", f"it is a dead letter: {run.error or 'no error message'}", cure=cure)
         case RunState.CANCELLED:
-            return Why("cancelled", f"it was cancelled: {run.cancel or run.error or 'no reason was told'}")
+            return Why("cancelled", f"it was cancelled: {run.cancel or run.error or 'no reason recorded'}")
 
 
 def _held(run: Run, job: Job | None, stops: Mapping[str, Note], nodes: Sequence[Node], now_ms: int) -> Why:
@@ -296,7 +296,7 @@ def _held(run: Run, job: Job | None, stops: Mapping[str, Note], nodes: Sequence[
             stop = stops.get(answer.key)
             if stop is not None:
                 return Why("paused", answer.reason, stop.expires_ms, _resume(stop))
-            reason = answer.reason if job.declared else f"{_retired(job)}; it waits until somebody does"
+            reason = answer.reason if job.declared else f"{_retired(job)}; it waits until one does"
             return Why("held", reason, cure=_start_one(job, nodes))
     reason = "it stands at the gate; the leader looks at it next" if run.held_reason in {"", AT_THE_GATE} else ""
     return Why(
@@ -362,16 +362,16 @@ def _failed_before(run: Run) -> str:
     if not run.attempt:
         return ""
     times, error = "once before" if run.attempt == 1 else f"{run.attempt} times before, the last", run.error
-    return f"; it failed {times}: {error or 'no error was told'}"
+    return f"; it failed {times}: {error or 'no error message'}"
 
 
 def _start_one(job: Job, nodes: Sequence[Node]) -> str:
     """The cure for a job that no living node declares or can run."""
     if not job.declared:
-        return f"declare it again, in a release that is not older; or take it away with what waits: {_delete(job)}"
+        return f"declare it again, in a release that is not older; or delete it with its waiting runs: {_delete(job)}"
     if job.source == API_SOURCE or is_backed(job, nodes):
         return "start a node that has it"
-    return f"no node of {job.source} lives: start one, or take the job away: {_delete(job)}"
+    return f"no node of {job.source} is alive: start one, or delete the job: {_delete(job)}"
 
 
 def _retired(job: Job) -> str:
@@ -383,10 +383,10 @@ def _delete(job: Job) -> str:
 
 
 def _later(run: Run, now_ms: int) -> str:
-    wait, last = _span(run.visible_ms - now_ms), f"; last said: {run.progress}" if run.progress else ""
+    wait, last = _span(run.visible_ms - now_ms), f"; last progress: {run.progress}" if run.progress else ""
     last += f"; {CAME_BACK}" if _is_ahead(run, now_ms) else ""
     if run.attempt:
-        ago, error = _ago(run.failing_since_ms, now_ms), run.error or "no error was told"
+        ago, error = _ago(run.failing_since_ms, now_ms), run.error or "no error message"
         times = f"once{ago and f', {ago}'}" if run.attempt == 1 else f"{run.attempt} times{ago and f' since {ago}'}"
         return f"it failed {times} ({error}); tried again in {wait}{last}"
     return f"its time comes in {wait}{last}"
