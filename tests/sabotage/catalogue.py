@@ -299,8 +299,8 @@ FIRINGS = (
         "the leader moves a job on although its firing was refused",
         Patch(
             "plan/plan_result.py",
-            "            unread_late += _not_fired(term, shot.slot.job.id, answer)\n        else:",
-            "            unread_late += _not_fired(term, shot.slot.job.id, answer)\n        if shot:",
+            "            unread_late += _not_fired(term, planned.slot.job.id, answer)\n        else:",
+            "            unread_late += _not_fired(term, planned.slot.job.id, answer)\n        if planned:",
         ),
         tests=(
             PLANNER + "test_a_job_that_was_edited_behind_the_plan_is_read_again_and_fires_once",

@@ -121,9 +121,17 @@ def beside(*elsewhere: Node, **counts: int) -> Snapshot:
 
 KILLED = replace(OLD, leads=0, leads_ms=NOW - 2 * MINUTE)
 STANDS_STILL = {
-    "its only node was killed": (beside(KILLED, jobs=2), UNHEALTHY, "version 1 (2 jobs): no leader, and no node can lead"),
+    "its only node was killed": (
+        beside(KILLED, jobs=2),
+        UNHEALTHY,
+        "version 1 (2 jobs): no leader, and no node can lead",
+    ),
     "nobody serves it": (beside(jobs=1, held=2), UNHEALTHY, "version 1 (1 job, 2 live runs): no leader, and no"),
-    "only a run is left": (beside(leased=1), UNHEALTHY, "version 1 (0 jobs, 1 live run): no leader, and no node can lead"),
+    "only a run is left": (
+        beside(leased=1),
+        UNHEALTHY,
+        "version 1 (0 jobs, 1 live run): no leader, and no node can lead",
+    ),
     "one stands by": (beside(KILLED, replace(OLD, leads=0), jobs=2), DEGRADED, "version 1 (2 jobs): no leader: no"),
     "not heard of": (
         beside(replace(OLD, beat_ms=NOW - 40_000), jobs=1),

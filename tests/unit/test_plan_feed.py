@@ -158,7 +158,7 @@ def test_a_queued_firing_that_is_cancelled_is_forgotten(world, leader):
     world.end(second.id, RunState.CANCELLED, ran=False)
     leader.run()
 
-    assert len(leader.planner._term.gatehouse) == 0
+    assert len(leader.planner._term.held_runs) == 0
 
 
 def test_the_release_and_the_end_that_caused_it_are_one_write(world, leader):
@@ -397,7 +397,7 @@ def test_a_waiting_firing_of_a_job_that_is_retired_ends_cancelled(world, leader)
 
     run = world.runs[f"a@{T0}"]
     assert (run.state, run.cancel) == (RunState.CANCELLED, "no node declares its job any more")
-    assert len(leader.planner._term.gatehouse) == 0
+    assert len(leader.planner._term.held_runs) == 0
     assert world.feed == {}
 
 
@@ -467,7 +467,7 @@ def test_a_run_that_ended_before_it_was_looked_at_is_left_alone(world, leader):
     leader.run()
 
     assert world.runs["r"].state is RunState.CANCELLED
-    assert len(leader.planner._term.gatehouse) == 0
+    assert len(leader.planner._term.held_runs) == 0
     assert world.feed == {}
 
 
@@ -478,7 +478,7 @@ def test_a_run_of_a_job_that_is_gone_is_forgotten(world, leader):
     world.delete("a")
     leader.run()
 
-    assert len(leader.planner._term.gatehouse) == 0
+    assert len(leader.planner._term.held_runs) == 0
     assert world.feed == {}
 
 

@@ -101,7 +101,7 @@ def test_a_run_whose_handler_no_living_node_knows_waits_for_one():
     assert gate(RUN, JOB, GateState(handlers=None)) == MayRun()
 
 
-# the gatehouse
+# held runs
 
 
 def a_run(id):

@@ -210,7 +210,7 @@ def test_when_the_storm_is_over_no_run_stays_at_the_gate_and_nothing_unread(jobs
     assert [(run.id, run.held_reason) for run in world.live()] == []
     assert world.feed == {}
     assert not leader.planner.left_over
-    assert len(leader.planner._term.gatehouse) == 0
+    assert len(leader.planner._term.held_runs) == 0
     assert all(job.next_due_ms is None for job in world.jobs.values())
 
 

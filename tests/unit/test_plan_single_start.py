@@ -66,7 +66,7 @@ def test_a_firing_waits_for_the_last_run_that_is_live_whoever_asked_for_it(world
 
     assert stands(world, second) == (READY, "")
     assert world.feed == {}
-    assert len(leader.planner._term.gatehouse) == 0
+    assert len(leader.planner._term.held_runs) == 0
 
 
 def test_a_retry_of_the_first_is_waited_for_when_a_run_that_was_asked_for_ends(world, leader):
@@ -203,7 +203,7 @@ def test_a_release_whose_answer_was_lost_is_made_once(world, leader):
 
     assert stands(world, second) == (READY, "")
     assert leader.reports[-1].released == 1
-    assert len(leader.planner._term.gatehouse) == 0
+    assert len(leader.planner._term.held_runs) == 0
 
 
 def test_an_end_between_a_release_that_waits_and_its_repetition_is_not_lost(world, leader):

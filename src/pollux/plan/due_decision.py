@@ -51,7 +51,7 @@ def judge(slot: JobSlot, now_ms: int, *, led_since_ms: int | None = None) -> Fir
     due_ms, job = slot.next_ms, slot.job
     assert due_ms is not None
     assert job.schedule is not None
-    is_chosen = slot.footing is DueOrigin.CHOSEN
+    is_chosen = slot.origin is DueOrigin.CHOSEN
     if is_chosen or now_ms - due_ms <= LATE_AFTER_MIN_MS:
         next_ms = _following(slot, job.schedule, due_ms)
         if is_chosen or next_ms is None or next_ms > now_ms:
@@ -186,7 +186,7 @@ def _from_ms(job: Job, now_ms: int) -> int:
 
 
 def _following(slot: JobSlot, schedule: Schedule, due_ms: int) -> int | None:
-    if slot.footing is not DueOrigin.ANYWHERE and type(schedule) is Interval:
+    if slot.origin is not DueOrigin.ANYWHERE and type(schedule) is Interval:
         return due_ms + schedule.every_ms
     return when.next_due(schedule, slot.job.id, due_ms)
 

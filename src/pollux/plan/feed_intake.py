@@ -71,7 +71,7 @@ def apply(term: TermState, item: FeedItem) -> None:
 
 def _apply_jobs(term: TermState, feed: int, entry: JobsPut | JobsDeleted | JobsMoved | Spoilt) -> None:
     if isinstance(entry, Spoilt):  # it may concern any job; all else was read when this planner began
-        term.aside.entries[feed] = entry
+        term.unreadable.entries[feed] = entry
         term.inbox.ask_all_jobs(feed)
         return
     for job_id in entry.ids:
@@ -85,14 +85,14 @@ def _apply_jobs(term: TermState, feed: int, entry: JobsPut | JobsDeleted | JobsM
 
 
 def _apply_end(term: TermState, mark: Mark, end: End) -> None:
-    inbox, gatehouse, state, feed = term.inbox, term.gatehouse, end.state, mark[0]
+    inbox, held_runs, state, feed = term.inbox, term.held_runs, end.state, mark[0]
     is_over = state is _DONE or state is _DEAD or state is _CANCELLED
-    if is_over and gatehouse.is_open:
-        inbox.receipts.pay(gatehouse.forget(end.run_id))
+    if is_over and held_runs.is_open:
+        inbox.receipts.pay(held_runs.forget(end.run_id))
     if (
         is_over or end.cause is not Cause.SCHEDULE
-    ) and gatehouse.is_open:  # else it is to be tried again, and in the way
-        inbox.receipts.owe(feed, gatehouse.wake(previous_key(end.job_id), feed))
+    ) and held_runs.is_open:  # else it is to be tried again, and in the way
+        inbox.receipts.owe(feed, held_runs.wake(previous_key(end.job_id), feed))
     if end.ran or state is _DEAD:
         slot = term.slots.get(end.job_id)
         if slot is None:
@@ -131,7 +131,7 @@ def learn_unreadable(term: TermState, job: Unreadable) -> None:
     term.disarm(job.name)
     term.slots.drop(job.name)
     term.inbox.finish(job.name)
-    term.aside.put(job.name, job.why, term.seen_ms)
+    term.unreadable.put(job.name, job.why, term.seen_ms)
 
 
 def learn_all_jobs(term: TermState, found: Sequence[Job | Unreadable], after: str | None) -> None:
@@ -175,9 +175,9 @@ def learn_job(term: TermState, job_id: str, job: Job | Unreadable | None) -> Non
     if isinstance(job, Unreadable):
         learn_unreadable(term, job)
         return
-    term.aside.drop(job_id)
+    term.unreadable.drop(job_id)
     if job is None:
-        term.aside.drop_schedule(job_id)
+        term.unreadable.drop_schedule(job_id)
         term.forget_job(job_id)
         return
     slot = term.slots.get(job_id)
@@ -189,7 +189,7 @@ def learn_job(term: TermState, job_id: str, job: Job | Unreadable | None) -> Non
     else:
         _read_again(term, slot, job)
     _wake(term, declared_key(job_id) if job.declared else handler_key(job.handler), work.feeds)
-    if term.gatehouse.held.get(UNREADABLE_KIND):
+    if term.held_runs.held.get(UNREADABLE_KIND):
         _wake(term, unreadable_key(job_id), work.feeds)
     inbox.skip_learnt(work, slot.memory)
     work.is_put, work.is_moved, work.crowd = False, False, 1
@@ -222,7 +222,7 @@ def _place(term: TermState, slot: JobSlot, job: Job, old: Job | None, *, is_plac
         next_ms = None
         _record_bad_schedule(term, slot, job, describe(error))
     else:
-        term.aside.drop_schedule(job.id)
+        term.unreadable.drop_schedule(job.id)
     slot.placed = job.revision
     if next_ms != slot.next_ms:
         slot.place(next_ms)
@@ -231,21 +231,21 @@ def _place(term: TermState, slot: JobSlot, job: Job, old: Job | None, *, is_plac
 
 def _record_bad_schedule(term: TermState, slot: JobSlot, job: Job, why: str) -> None:
     """Record an unusable schedule in the job's memory, once: a recheck writes it only if the error is new."""
-    is_known = slot.next_ms is None and why in (term.aside.schedules.get(job.id), slot.memory.last_error)
+    is_known = slot.next_ms is None and why in (term.unreadable.schedules.get(job.id), slot.memory.last_error)
     if not is_known:
         term.inbox.work_of(job.id).error = why
     if job.declared:
-        term.aside.put_schedule(job.id, why, term.seen_ms)
+        term.unreadable.put_schedule(job.id, why, term.seen_ms)
     else:
-        term.aside.drop_schedule(job.id)
+        term.unreadable.drop_schedule(job.id)
 
 
 def learn_run(term: TermState, run_id: str, run: Run | None) -> None:
     """Apply the current state of a run that arrived at the gate."""
-    inbox, gatehouse = term.inbox, term.gatehouse
+    inbox, held_runs = term.inbox, term.held_runs
     feeds = inbox.answered(run_id)
     if run is None or run.state is not RunState.HELD:
-        inbox.receipts.pay([*feeds, *gatehouse.forget(run_id)])
+        inbox.receipts.pay([*feeds, *held_runs.forget(run_id)])
         return
     if run.job_id not in term.slots:
         inbox.jobs[run.job_id] = None
@@ -254,10 +254,10 @@ def learn_run(term: TermState, run_id: str, run: Run | None) -> None:
         at_ms = max(at_ms, term.seen_ms + HANDED_BACK_REST_MS)
         inbox.ask_nodes()
     if at_ms > term.seen_ms and not run.is_behind:
-        inbox.receipts.pay([*feeds, *gatehouse.forget(run_id)])
-        gatehouse.admit_later(run, at_ms)
+        inbox.receipts.pay([*feeds, *held_runs.forget(run_id)])
+        held_runs.admit_later(run, at_ms)
     else:
-        gatehouse.admit(run, feeds)
+        held_runs.admit(run, feeds)
 
 
 def learn_notes(term: TermState, notes: Iterable[Note]) -> None:
@@ -280,14 +280,14 @@ def learn_nodes(term: TermState, nodes: Iterable[Node]) -> None:
 def _wake(term: TermState, key: str, feeds: Sequence[int]) -> None:
     """Check the runs parked under the key again; the latest of the entries that caused it owes the result."""
     feed = feeds[-1] if feeds else None
-    woken = term.gatehouse.wake(key, feed)
+    woken = term.held_runs.wake(key, feed)
     if feed is not None:
         term.inbox.receipts.owe(feed, woken)
 
 
-def learn_aside(term: TermState, notes: Iterable[Note]) -> None:
+def recheck_unreadable(term: TermState, notes: Iterable[Note]) -> None:
     """Recheck, as if just put, the jobs that the previous leader could not decode or plan."""
-    for found in term.aside.recall(notes):
+    for found in term.unreadable.recall(notes):
         for job_id in found.named:
             term.inbox.work_of(job_id).is_put = True
             term.inbox.jobs[job_id] = None
@@ -303,8 +303,8 @@ def learn_held(term: TermState, runs: Iterable[Run]) -> None:
     """
     for run in runs:
         if run.visible_ms > term.seen_ms and not run.is_behind:
-            term.gatehouse.admit_later(run, run.visible_ms)
+            term.held_runs.admit_later(run, run.visible_ms)
         else:
-            term.gatehouse.admit(run, ())
+            term.held_runs.admit(run, ())
             if run.job_id not in term.slots:
                 term.inbox.jobs[run.job_id] = None

@@ -43,7 +43,7 @@ class JobSlot(Struct, gc=False, eq=False):  # gc: there are many, and none is pa
     next_ms: int | None = None
     last_ms: int | None = None
     memory: Memory = _BLANK
-    footing: DueOrigin = DueOrigin.ANYWHERE
+    origin: DueOrigin = DueOrigin.ANYWHERE
     placed: int = 0  # the revision whose next due time the planner computed itself
 
     def __post_init__(self) -> None:
@@ -65,17 +65,17 @@ class JobSlot(Struct, gc=False, eq=False):  # gc: there are many, and none is pa
         self.next_ms = job.next_due_ms
         self.last_ms = job.last_due_ms
         self.memory = job.memory
-        self.footing = DueOrigin.ANYWHERE
+        self.origin = DueOrigin.ANYWHERE
 
     def move(self, next_ms: int | None, *, is_chosen: bool = False) -> None:
         """Set the next due time, computed from a due time of this slot."""
         self.next_ms = next_ms
-        self.footing = DueOrigin.CHOSEN if is_chosen else DueOrigin.ON_GRID
+        self.origin = DueOrigin.CHOSEN if is_chosen else DueOrigin.ON_GRID
 
     def place(self, next_ms: int | None) -> None:
         """Set a next due time of any other origin."""
         self.next_ms = next_ms
-        self.footing = DueOrigin.ANYWHERE
+        self.origin = DueOrigin.ANYWHERE
 
 
 class JobSlots:

@@ -96,7 +96,7 @@ class PlanDraft:
         self.now_ms = now_ms
         self.gate_state = gate_state
         self.line_room = line_room  # how many more runs may become ready
-        self.shots: list[PlannedFiring] = []
+        self.firings: list[PlannedFiring] = []
         self.releases: list[HeldRun] = []
         self.alone: set[str] = set()  # releases that require that no other run of their job is live
         self.asked: set[str] = set()  # jobs whose waiting runs are released again beside a due time
@@ -111,7 +111,7 @@ class PlanDraft:
 
     @property
     def room(self) -> int:
-        return FIRINGS_MAX - len(self.shots) - len(self.releases)
+        return FIRINGS_MAX - len(self.firings) - len(self.releases)
 
     @property
     def stays(self) -> int:
@@ -121,7 +121,7 @@ class PlanDraft:
 
 def compose(term: TermState, now_ms: int, *, ready_max: int) -> PlanDraft:
     """The next plan.  The same term state and time give the same plan."""
-    draft, here = PlanDraft(now_ms, term.gate_state(), ready_max - term.ready), term.gatehouse.here
+    draft, here = PlanDraft(now_ms, term.gate_state(), ready_max - term.ready), term.held_runs.here
     held_runs = iter(list(islice(here.values(), CHECKS_MAX)) if here else ())
     if here:
         _check_gate(term, draft, held_runs, room=FIRINGS_MAX // 2)
@@ -132,7 +132,7 @@ def compose(term: TermState, now_ms: int, *, ready_max: int) -> PlanDraft:
         _take_late(term, draft)
     if here:
         _check_gate(term, draft, held_runs, room=FIRINGS_MAX)
-    if draft.shots and term.gatehouse.held.get(PREVIOUS):
+    if draft.firings and term.held_runs.held.get(PREVIOUS):
         _ask_again(term, draft)
     if term.inbox.work:
         _take_work(term, draft)
@@ -141,15 +141,15 @@ def compose(term: TermState, now_ms: int, *, ready_max: int) -> PlanDraft:
     consumed = term.inbox.receipts.settled(draft.paid)
     draft.plan = Plan(
         consumed=consumed,
-        spoilt=term.aside.spoilt(consumed),
-        read=term.inbox.receipts.others(consumed) if draft.shots or draft.alone else (),
-        firings=tuple([shot.firing for shot in draft.shots]),
+        spoilt=term.unreadable.spoilt(consumed),
+        read=term.inbox.receipts.others(consumed) if draft.firings or draft.alone else (),
+        firings=tuple([planned.firing for planned in draft.firings]),
         releases=tuple([Release(each.run.id, each.run.id in draft.alone) for each in draft.releases]),
         holds=tuple([Holding(each.run.id, held.reason) for each, held in draft.holds]),
         earlier=term.clock.next_earlier() if term.clock.earlier else (),
         cancels=tuple([CancelOrder(each.run.id, RETIRED) for each in draft.cancels]),
         updates=tuple([change.update for change in draft.changes]),
-        notes=term.aside.notes(consumed, now_ms, looks=term.inbox.survey is not None)
+        notes=term.unreadable.notes(consumed, now_ms, looks=term.inbox.survey is not None)
         + term.counting.notes(consumed, len(draft.cancels), now_ms),
     )
     if term.clock.is_looking or not draft.plan.is_empty():  # the clock note alone causes no write
@@ -176,7 +176,7 @@ def _check_gate(term: TermState, draft: PlanDraft, held_runs: Iterator[HeldRun],
         run = held_run.run
         slot = term.slots.get(run.job_id)
         if slot is None:
-            if run.job_id in term.aside.jobs:
+            if run.job_id in term.unreadable.jobs:
                 _hold(term, draft, held_run, Held(UNREADABLE, unreadable_key(run.job_id)))
             else:
                 term.inbox.jobs[run.job_id] = None  # its slot was evicted
@@ -199,9 +199,9 @@ def _ask_again(term: TermState, draft: PlanDraft) -> None:
 
     They go last, into a plan that is written anyway.
     """
-    for shot in draft.shots:
-        job = shot.slot.job
-        waiting = term.gatehouse.waiting(previous_key(job.id))
+    for planned in draft.firings:
+        job = planned.slot.job
+        waiting = term.held_runs.waiting(previous_key(job.id))
         if not waiting or len(waiting) > draft.room:
             continue
         if all(begins_alone(run, job) and gate(run, job, draft.gate_state) is READY for run in waiting):
@@ -216,7 +216,7 @@ def _hold(term: TermState, draft: PlanDraft, held_run: HeldRun, held: Held) -> N
         draft.paid += held_run.feeds
     else:  # the stored reason is the same: nothing to write
         term.inbox.receipts.pay(held_run.feeds)
-        term.gatehouse.park(held_run.run, held.key)
+        term.held_runs.park(held_run.run, held.key)
 
 
 def _learn_before(term: TermState, draft: PlanDraft, slot: JobSlot) -> bool:
@@ -234,9 +234,9 @@ def _learn_before(term: TermState, draft: PlanDraft, slot: JobSlot) -> bool:
 
 
 def _take_due(term: TermState, draft: PlanDraft) -> None:
-    shots_max = FIRINGS_MAX - len(draft.releases)
+    firings_max = FIRINGS_MAX - len(draft.releases)
     for job_id in term.due:
-        if len(draft.shots) >= shots_max or len(draft.changes) >= draft.updates_max:
+        if len(draft.firings) >= firings_max or len(draft.changes) >= draft.updates_max:
             return
         _take(term, draft, job_id)
 
@@ -246,8 +246,8 @@ def _take_late(term: TermState, draft: PlanDraft) -> None:
     for job_id in term.late:
         if draft.caught_up + 1 > left or draft.room <= 0 or len(draft.changes) >= draft.updates_max:
             return
-        shots = len(draft.shots)
-        if _take(term, draft, job_id) and (len(draft.shots) > shots or draft.changes[-1].is_chosen):
+        firings = len(draft.firings)
+        if _take(term, draft, job_id) and (len(draft.firings) > firings or draft.changes[-1].is_chosen):
             draft.caught_up += 1  # skipped due times do not count against the rate
 
 
@@ -261,7 +261,7 @@ def _take(term: TermState, draft: PlanDraft, job_id: str) -> bool:
         draft.changes[-1].is_first = True
         return False
     try:
-        if term.stops or not slot.job.declared or len(draft.shots) >= draft.line_room:
+        if term.stops or not slot.job.declared or len(draft.firings) >= draft.line_room:
             _decide_forbidden(term, draft, slot)
         else:
             _decide(term, draft, slot)
@@ -293,7 +293,7 @@ def _decide_forbidden(term: TermState, draft: PlanDraft, slot: JobSlot) -> None:
     The only due time of a once-job is held at the gate instead, and ignores the limit of the queue.
     """
     stop = term.stop_of(slot)
-    held, reason = None, FULL if len(draft.shots) >= draft.line_room else ""
+    held, reason = None, FULL if len(draft.firings) >= draft.line_room else ""
     if stop is not None:
         held, reason = Held(stop_words(stop), stop.key), PAUSED
     elif not slot.job.declared:
@@ -315,12 +315,12 @@ def _fire(term: TermState, draft: PlanDraft, slot: JobSlot, fire: Fire, held: He
     if held is not None:
         run = replace(run, state=RunState.HELD, held_reason=held.reason)
     overlapped = None if job.overlap is Overlap.ALLOW else count_skips(slot.memory, OVERLAP)
-    shot = PlannedFiring(slot, Firing(run, job.revision, fire.next_ms, job.overlap, overlapped), held)
+    planned = PlannedFiring(slot, Firing(run, job.revision, fire.next_ms, job.overlap, overlapped), held)
     work = term.inbox.work.get(job.id)
     if work is not None and not work.ends and not work.error:
-        shot.closes = True
+        planned.closes = True
         draft.paid += work.feeds
-    draft.shots.append(shot)
+    draft.firings.append(planned)
     draft.touched.add(job.id)
 
 

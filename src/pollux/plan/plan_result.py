@@ -44,32 +44,32 @@ def accept(term: TermState, draft: PlanDraft, advanced: Advanced) -> PlanReport:
     inbox, kept = term.inbox, draft.plan.kept(advanced.updates)
     inbox.receipts.pay(draft.paid)
     inbox.receipts.drop(feed for feed in draft.plan.consumed if feed not in kept)
-    term.aside.accept(draft.plan)
+    term.unreadable.accept(draft.plan)
     term.counting.accept(draft.plan, draft.now_ms, kept)
     term.clock.accept(draft.plan)
     for each in draft.plan.earlier:
-        term.gatehouse.bring_forward(each.run_id, each.visible_ms)
+        term.held_runs.bring_forward(each.run_id, each.visible_ms)
     skipped: list[Skip] = []
     held: list[tuple[str, str]] = []
     late = []
     kinds: list[tuple[str, int]] = []
     lined: list[int] = []
     unread_late = 0
-    for shot, answer in zip(draft.shots, advanced.firings, strict=True):
+    for planned, answer in zip(draft.firings, advanced.firings, strict=True):
         if answer is Answer.STALE or answer is Answer.UNREAD:
-            unread_late += _not_fired(term, shot.slot.job.id, answer)
+            unread_late += _not_fired(term, planned.slot.job.id, answer)
         else:
-            _fired(term, draft, shot, answer, held)
-            due_ms = shot.firing.run.due_ms
+            _fired(term, draft, planned, answer, held)
+            due_ms = planned.firing.run.due_ms
             if answer is Answer.OVERLAPPED:
-                skipped.append((shot.slot.job.id, due_ms, 1, OVERLAP))
+                skipped.append((planned.slot.job.id, due_ms, 1, OVERLAP))
             else:
                 late.append(draft.now_ms - due_ms)
-                kinds.append((_KINDS[type(shot.slot.job.schedule)], shot.firing.run.priority))
-                if answer is Answer.OK and shot.held is None:
-                    lined.append(shot.firing.run.priority)
-        if shot.closes:
-            inbox.work.pop(shot.slot.job.id, None)
+                kinds.append((_KINDS[type(planned.slot.job.schedule)], planned.firing.run.priority))
+                if answer is Answer.OK and planned.held is None:
+                    lined.append(planned.firing.run.priority)
+        if planned.closes:
+            inbox.work.pop(planned.slot.job.id, None)
     for change, answer in zip(draft.changes, advanced.updates, strict=True):
         if _changed(term, change, answer) and change.skip is not None:
             skipped.append(change.skip)
@@ -106,62 +106,64 @@ def _pass_gate(term: TermState, draft: PlanDraft, waiting: tuple[str, ...], held
     released: list[Run] = []
     for run in [each.run for each in draft.releases]:
         if run.id not in waiting:
-            term.gatehouse.forget(run.id)
+            term.held_runs.forget(run.id)
             released.append(run)
             continue
         if not run.is_behind:
             held.append((run.id, PREVIOUS_RUN))
         _wait_for_previous(term, run)
     for each, answer in draft.holds:
-        term.gatehouse.park(replace(each.run, held_reason=answer.reason), answer.key)
+        term.held_runs.park(replace(each.run, held_reason=answer.reason), answer.key)
         held.append((each.run.id, answer.reason))
     for each in draft.cancels:
-        term.gatehouse.forget(each.run.id)
+        term.held_runs.forget(each.run.id)
     return released
 
 
-def _fired(term: TermState, draft: PlanDraft, shot: PlannedFiring, answer: Answer, held: list[tuple[str, str]]) -> None:
-    slot, firing = shot.slot, shot.firing
+def _fired(
+    term: TermState, draft: PlanDraft, planned: PlannedFiring, answer: Answer, held: list[tuple[str, str]]
+) -> None:
+    slot, firing = planned.slot, planned.firing
     job_id, run = slot.job.id, firing.run
     slot.last_ms = run.due_ms
     slot.move(firing.next_due_ms)
     term.arm(job_id, slot)
     if answer is Answer.OK:
-        if shot.held is not None:
-            term.gatehouse.park(run, shot.held.key)
-            held.append((run.id, shot.held.reason))
+        if planned.held is not None:
+            term.held_runs.park(run, planned.held.key)
+            held.append((run.id, planned.held.reason))
     elif answer is Answer.OVERLAPPED:
         if firing.if_overlapped is not None:
             slot.memory = firing.if_overlapped
-        if term.gatehouse.held.get(PREVIOUS) and job_id not in draft.asked:
-            term.gatehouse.wake(previous_key(job_id))
+        if term.held_runs.held.get(PREVIOUS) and job_id not in draft.asked:
+            term.held_runs.wake(previous_key(job_id))
     elif answer is Answer.WAITS:
         _wait_for_previous(term, run)
         held.append((run.id, PREVIOUS_RUN))
     else:
-        _fired_before(term, shot)
+        _fired_before(term, planned)
 
 
-def _fired_before(term: TermState, shot: PlannedFiring) -> None:
+def _fired_before(term: TermState, planned: PlannedFiring) -> None:
     """Read the run and the job again: the first answer to this plan was lost, and with it the overlap's decision.
 
     Or the plan was not written before, and the due time fired before the clock jumped back.  Then the stored next due
     time must be corrected.
     """
-    run, overlap = shot.firing.run, shot.firing.overlap
+    run, overlap = planned.firing.run, planned.firing.overlap
     term.inbox.work_of(run.job_id).writes = True  # reset by the read if the stored job has advanced
     term.inbox.jobs[run.job_id] = None
-    if shot.held is not None:
-        term.gatehouse.park(run, shot.held.key)
+    if planned.held is not None:
+        term.held_runs.park(run, planned.held.key)
     elif overlap is Overlap.QUEUE or overlap is Overlap.CANCEL:
         _wait_for_previous(term, run)
-    if shot.held is not None or overlap is Overlap.QUEUE or overlap is Overlap.CANCEL:
+    if planned.held is not None or overlap is Overlap.QUEUE or overlap is Overlap.CANCEL:
         term.inbox.ask_run(run.id)
 
 
 def _wait_for_previous(term: TermState, run: Run) -> None:
     waiting = replace(run, state=RunState.HELD, held_reason=PREVIOUS_RUN)
-    term.gatehouse.park(waiting, previous_key(run.job_id))
+    term.held_runs.park(waiting, previous_key(run.job_id))
 
 
 def _owe_again(inbox: FeedLedger, work: JobWork, count: int) -> None:
@@ -185,7 +187,7 @@ def _changed(term: TermState, change: PlannedUpdate, answer: Answer) -> bool:
         work.feeds = work.feeds[change.feeds :]
     slot.memory = change.update.memory
     if change.skip is not None and change.skip[3] == BROKEN and slot.job.declared:
-        term.aside.put_schedule(job_id, slot.memory.last_error, term.seen_ms)
+        term.unreadable.put_schedule(job_id, slot.memory.last_error, term.seen_ms)
     if change.is_first:
         term.taught.add(job_id)
     if work is not None:

@@ -101,7 +101,7 @@ class Planner:
         self._term, self._draft = self._blank(now_ms, ready), None
         feed_intake.learn_nodes(self._term, nodes)
         feed_intake.learn_notes(self._term, notes)
-        feed_intake.learn_aside(self._term, notes)
+        feed_intake.recheck_unreadable(self._term, notes)
         self._term.counting.recall(notes, now_ms, left)
         self._term.clock.recall(notes)
         feed_intake.learn_held(self._term, held)
@@ -198,12 +198,12 @@ class Planner:
     def look(self, *, soon_ms: int) -> PlannerStats:
         """A snapshot for metrics and health; `soon_ms`: how far ahead due times are counted."""
         term = self._term
-        gatehouse = term.gatehouse
+        held_runs = term.held_runs
         return PlannerStats(
             timers=len(term.timers) + term.busy,
             due_soon=len(term.due) + term.timers.count_before(term.seen_ms + soon_ms, SOON_MAX),
             late=len(term.late),
-            held=dict(gatehouse.held) | {"gate": len(gatehouse.here), "later": gatehouse.later},
+            held=dict(held_runs.held) | {"gate": len(held_runs.here), "later": held_runs.later},
         )
 
     @property

@@ -67,8 +67,8 @@ class TermState:
         self.begun_ms = now_ms  # when the term began; lowered if the clock is set back
         self.timers, self.slots = timers, slots
         self.inbox = FeedLedger()
-        self.gatehouse = HeldRuns()
-        self.aside = UnreadableState(version)
+        self.held_runs = HeldRuns()
+        self.unreadable = UnreadableState(version)
         self.counting = RunCounter(version, now_ms)
         self.clock = TermClock(version)
         self.due: dict[str, None] = {}  # jobs, in the order in which they became due
@@ -96,9 +96,9 @@ class TermState:
         self.seen_ms = now_ms
         if self.stops_end_ms is not None and self.stops_end_ms <= now_ms:
             self._end_stops(now_ms)
-        if self.aside.is_time(now_ms):
-            self._look_aside()
-        self.gatehouse.come_due(now_ms)
+        if self.unreadable.is_time(now_ms):
+            self._request_recheck()
+        self.held_runs.come_due(now_ms)
         slot_of, due, late = self.slots.get, self.due, self.late
         for job_id in self.timers.pop_due(now_ms, POPPED_MAX):
             slot = slot_of(job_id)
@@ -109,9 +109,9 @@ class TermState:
             elif job_id not in due:
                 self._line_up(job_id, slot, now_ms)
 
-    def _look_aside(self) -> None:
+    def _request_recheck(self) -> None:
         """Request a read of all jobs that could not be decoded or planned."""
-        for job_id in (*self.aside.jobs, *self.aside.schedules):
+        for job_id in (*self.unreadable.jobs, *self.unreadable.schedules):
             self.inbox.work_of(job_id).is_put = True
             self.inbox.jobs[job_id] = None
 
@@ -187,7 +187,7 @@ class TermState:
         over = [key for key, stop in self.stops.items() if stop.expires_ms is not None and stop.expires_ms <= now_ms]
         for key in over:
             del self.stops[key]
-            self.gatehouse.wake(key)
+            self.held_runs.wake(key)
         self._find_next_end()
 
     def _find_next_end(self) -> None:
@@ -215,9 +215,9 @@ class TermState:
         self.disarm(job_id)
         self.slots.drop(job_id)
         self.inbox.finish(job_id)
-        cancelled = [held.run.id for held in self.gatehouse.here.values() if held.run.job_id == job_id]
+        cancelled = [held.run.id for held in self.held_runs.here.values() if held.run.job_id == job_id]
         for run_id in cancelled:
-            self.inbox.receipts.pay(self.gatehouse.forget(run_id))
+            self.inbox.receipts.pay(self.held_runs.forget(run_id))
 
     def trim(self) -> None:
         """Evict idle job slots if there are too many."""
@@ -235,7 +235,7 @@ class TermState:
 
     def is_due(self, now_ms: int) -> bool:
         """Whether a job is due or a held run is to be checked."""
-        if self.due or self.gatehouse.here:
+        if self.due or self.held_runs.here:
             return True
         next_ms = self.timers.next_due_ms()
         return next_ms is not None and next_ms <= now_ms
@@ -243,11 +243,11 @@ class TermState:
     def is_left_over(self) -> bool:
         """Whether another plan could do more right now."""
         inbox = self.inbox
-        if self.due or self.gatehouse.here or inbox.work or inbox.jobs or inbox.runs:
+        if self.due or self.held_runs.here or inbox.work or inbox.jobs or inbox.runs:
             return True
         if inbox.notes is not None or inbox.nodes is not None or inbox.survey is not None or self.clock.is_looking:
             return True
-        if self.aside.has_notes or (self.late and self.pace.left(self.seen_ms) >= 1):
+        if self.unreadable.has_notes or (self.late and self.pace.left(self.seen_ms) >= 1):
             return True
         next_ms = self.timers.next_due_ms()
         return (next_ms is not None and next_ms <= self.seen_ms) or self.timers.needs_refill(
@@ -261,9 +261,9 @@ class TermState:
         times = [
             self.timers.next_due_ms(),
             self.timers.refill_ms(busy=self.busy),
-            self.gatehouse.next_ms(),
+            self.held_runs.next_ms(),
             self.stops_end_ms,
-            self.aside.again_ms,
+            self.unreadable.again_ms,
             self.counting.again_ms,
             self.pace.ready_ms() if self.late else None,
         ]

@@ -151,7 +151,9 @@ def why_unreadable(job: Unreadable, run: Run | None = None) -> Why:
 def why_unreadable_run(run: Unreadable) -> Why:
     """Why a run that cannot be decoded here does not run; a node that claims it may be able to decode it."""
     words = f"it cannot be read here ({run.why}): a node of a newer release may know it, else it dies when claimed"
-    return Why("unreadable", words, cure=f"start such a node; if another program wrote it: pollux runs cancel {run.name}")
+    return Why(
+        "unreadable", words, cure=f"start such a node; if another program wrote it: pollux runs cancel {run.name}"
+    )
 
 
 def beside_unreadable(why: Why, runs: Sequence[Unreadable]) -> Why:
