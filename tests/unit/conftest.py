@@ -1,4 +1,4 @@
-"""The world of the planner's tests, new for each of them."""
+"""Fixtures of the planner's tests: a new world for each."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A store small enough to be believed at sight, and a leader that turns by hand: the world of the planner's tests."""
+"""World of the planner's tests: a small in-memory store and a leader driven by hand."""
 
 from itertools import count
 

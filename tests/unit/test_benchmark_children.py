@@ -1,4 +1,4 @@
-"""A benchmark that is killed leaves none of its children behind."""
+"""Clean-up of a benchmark that is killed: it leaves no child process behind."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What does a line of `pollux runs` say of a run?  That which tells most."""
+"""Run lines of `pollux runs`: which value each one shows."""
 
 from msgspec.structs import replace
 

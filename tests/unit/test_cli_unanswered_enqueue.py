@@ -1,4 +1,4 @@
-"""A run that a node was asked for and did not answer: it is named, and the store is asked where that can be done."""
+"""Enqueue without an answer of the node: the run is named, and the store is asked where possible."""
 
 import asyncio
 

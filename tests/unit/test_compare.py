@@ -1,4 +1,4 @@
-"""Are the figures of `compare` those of the runs?  Each of these runs is known to the millisecond."""
+"""Figures of `compare` for runs that are known to the millisecond."""
 
 import random
 

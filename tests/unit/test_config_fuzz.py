@@ -1,4 +1,4 @@
-"""Whatever a file holds: a Config, or InvalidConfig with a place and a cure.  Nothing else, ever."""
+"""Fuzz test of config files: the result is a Config, or InvalidConfig with a location and a cure."""
 
 import string
 

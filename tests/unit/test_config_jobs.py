@@ -1,4 +1,4 @@
-"""Which jobs does a file name?  By the same rules as in Python, every problem at its own line, all at once."""
+"""Jobs of a config file: the rules of the Python API, with every problem at its own line."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where does each value come from?  Defaults < file < environment < arguments."""
+"""Precedence of option values: defaults < file < environment < arguments."""
 
 import pytest
 import yaml

@@ -1,4 +1,4 @@
-"""What does the file say?  Nothing turns into something else on the way, and what is wrong says where."""
+"""YAML reader: values keep their types, and each error has a location."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whose cancelling was it?  A wait that is cut off leaves no trace on whoever waited, and hides no other cancelling."""
+"""Deadlines and cut-offs: the task's cancellation count is restored, and other cancellations pass through."""
 
 import asyncio
 import time

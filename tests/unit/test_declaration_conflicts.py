@@ -1,4 +1,4 @@
-"""Nodes that go on declaring other jobs than the latest text of their source."""
+"""Declaration conflicts: nodes that keep declaring other jobs than the latest text of their source."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""Are two jobs the same?  If their definitions are equal, and then so are the texts that stores compare."""
+"""Equality of jobs: equal definitions have equal JSON."""
 
 import msgspec
 

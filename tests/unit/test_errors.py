@@ -1,4 +1,4 @@
-"""What is said of a server that cannot be reached: the system's words, and nothing of Python's."""
+"""Error texts of servers that cannot be reached: the operating system's words, without those of Python."""
 
 import errno
 import os

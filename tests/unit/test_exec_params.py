@@ -1,4 +1,4 @@
-"""What may a job of `exec` say, and what is it told if it says something else?"""
+"""Params of `exec` jobs: accepted values, and the error for each other."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Does the forecast tell what the planner will do?  Held against the real planner in virtual time, and a list."""
+"""Forecast, compared with the real planner in virtual time and with a list of firings."""
 
 import time
 from collections import Counter

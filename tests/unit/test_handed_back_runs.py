@@ -1,4 +1,4 @@
-"""For how long does a node hand back what it cannot read, and how often does it say so?"""
+"""Backoff and log rate of a node that hands back runs it cannot decode."""
 
 from pollux.clock import FakeClock
 from pollux.model import Back

@@ -1,4 +1,4 @@
-"""Programs on one store that have different code under one handler name."""
+"""Handler conflicts: programs on one store with different code under one handler name."""
 
 import sys
 

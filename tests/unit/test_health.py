@@ -1,4 +1,4 @@
-"""Is health judged rightly?  A snapshot in which all is well, and one thing after another that is not."""
+"""Health rules: a healthy snapshot, changed in one respect at a time."""
 
 import json
 

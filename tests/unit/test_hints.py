@@ -1,4 +1,4 @@
-"""Slips of a first hour: each is answered by one error that says what to write instead."""
+"""Hints for beginners' mistakes: one error each, with the correct form."""
 
 import asyncio
 import gc

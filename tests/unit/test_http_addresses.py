@@ -1,4 +1,4 @@
-"""Which addresses may be polled, by whom, and however they are written?"""
+"""Address policy of the http handler, for every notation of an address."""
 
 import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network

@@ -1,4 +1,4 @@
-"""What does a handler say that returns `Observed`?  A result, and a fingerprint to compare by."""
+"""`Observed` results: the value, and the fingerprint that is compared."""
 
 import pytest
 

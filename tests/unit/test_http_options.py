@@ -1,4 +1,4 @@
-"""What can be said of a poll?  Every option, its limits, and messages that name the problem and never a secret."""
+"""Options of http polls: limits, and errors that name the problem and never a secret."""
 
 import base64
 import re

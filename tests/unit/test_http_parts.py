@@ -1,4 +1,4 @@
-"""The parts of the http handler, each by itself: what is taken, unpacked, remembered, and who waits for whom."""
+"""Parts of the http handler: reading, decompression, fingerprints and the limit per target."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Does a name whose servers are silent keep others waiting?"""
+"""DNS resolver with silent name servers: other names are not delayed."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""A job that was made by hand: is a field of another kind said in our words?"""
+"""Jobs constructed by hand: a field of a wrong type is refused with our error."""
 
 import pytest
 

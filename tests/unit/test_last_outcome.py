@@ -1,4 +1,4 @@
-"""How did it go last?  In a word, which is never better than what happened."""
+"""Last outcome of a job, in one word that never hides a failure."""
 
 import asyncio
 

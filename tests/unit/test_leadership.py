@@ -1,4 +1,4 @@
-"""Who leads?  The store's term tells, not a beat; and who could take over is said."""
+"""Leadership by the term in the store, not by heartbeats, and the nodes that could take over."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""A log line: for people or for machines, without secrets, tricks and endless text, whoever wrote it."""
+"""Log formatters: text and JSON, redacted, escaped and bounded."""
 
 import json
 import logging

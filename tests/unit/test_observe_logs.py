@@ -1,4 +1,4 @@
-"""What do people read in the log?  What fails and what is skipped, at once and then sparingly."""
+"""Log lines for people: failures and skipped due times, at once and then throttled."""
 
 import json
 import logging

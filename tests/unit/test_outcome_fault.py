@@ -1,4 +1,4 @@
-"""What kind of failure was that, and how is it told?"""
+"""Classification and description of exceptions."""
 
 import asyncio
 import json

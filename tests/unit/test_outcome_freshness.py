@@ -1,4 +1,4 @@
-"""What does a job learn from its ends, and how fresh is what we know?"""
+"""A job's memory of its ends, and its freshness."""
 
 from itertools import permutations
 

@@ -1,4 +1,4 @@
-"""How soon is a failed run tried again?"""
+"""Retry delays."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What follows from the end of an attempt?  The table in `outcome/verdict.py`, row by row."""
+"""Verdicts: the table in `outcome/verdict.py`, row by row."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""How much, how fast: the pace of catching up, and the slots that may be forgotten."""
+"""Limits of the planner: the catch-up rate, and the eviction of job slots."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The clock was wrong by hours and is set right: due times follow it, in both directions."""
+"""Clock corrections: a clock that was wrong by hours is set back or forward, and due times follow."""
 
 from random import Random
 

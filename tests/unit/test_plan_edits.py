@@ -1,4 +1,4 @@
-"""Edited, disabled, deleted, added again: no due time is lost, doubled or fired at once by an edit."""
+"""Job edits: edited, disabled, deleted, added again; no due time is lost, doubled or fired at once by an edit."""
 
 import pytest
 from msgspec.structs import replace

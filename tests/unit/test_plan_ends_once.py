@@ -1,4 +1,4 @@
-"""Each end is learnt once, whenever a leader dies, a job is put or an answer is lost."""
+"""Ends are included in a job's memory once, whether a leader dies, a job is put or an answer is lost."""
 
 from functools import reduce
 from itertools import count

@@ -1,4 +1,4 @@
-"""What the leader did not do itself: ends, arrivals, pauses, nodes.  Each is consumed with its effects."""
+"""Feed intake: ends, arrivals, pauses and nodes; each entry is consumed with its effects."""
 
 import pytest
 from msgspec.structs import replace

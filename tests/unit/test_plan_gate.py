@@ -1,4 +1,4 @@
-"""May it run?  The first check that says no gives the reason and the key of the cure."""
+"""Gate: the first failing check gives the reason and the key of its cure."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""After a downtime: what was missed is fired or skipped as the job says, counted, and at a pace."""
+"""Missed due times after a downtime: fired or skipped by policy, counted, and rate-limited."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""What is due is fired, once, on time, and the books are right: the planner against a small store."""
+"""Planner against a small store: due jobs fire once and on time, and all counts are correct."""
 
 from itertools import pairwise
 

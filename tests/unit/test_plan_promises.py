@@ -1,8 +1,8 @@
-"""The planner's promises, under whatever happens: lost answers, dead leaders, pauses, edits, downtimes, full lines.
+"""Invariants of the planner under random events: lost answers, dead leaders, pauses, edits, downtimes, full queues.
 
-A due time below a job's stored next due is *over*.  The promise: every due time that is over was fired once or is
-counted as skipped once, whatever the order of events; and asking for a plan moves nothing.  A firing begins only where
-no other run of its job is live, unless they may overlap.
+A due time below a job's stored next due time is *over*.  Every due time that is over was fired once or is counted as
+skipped once, whatever the order of events; computing a plan changes no state.  A firing starts only if no other run of
+its job is live, unless they may overlap.
 """
 
 from hypothesis import given

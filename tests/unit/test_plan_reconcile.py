@@ -1,4 +1,4 @@
-"""What would a reload change?"""
+"""Reload: the difference between stored and wanted jobs."""
 
 import pytest
 from hypothesis import given

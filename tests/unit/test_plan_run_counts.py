@@ -1,4 +1,4 @@
-"""Is every run that ended in a version counted, once, in its minute?"""
+"""Run counter: every run that ended in a version is counted once, in its minute."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""A firing begins alone: it waits for runs that somebody asked for as for its own.  What is the planner's part?"""
+"""Overlap rules: the planner's part in starting a firing only if no other run of its job is live."""
 
 import pytest
 from msgspec.structs import replace

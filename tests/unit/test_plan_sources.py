@@ -1,4 +1,4 @@
-"""Whose jobs are whose: what would come back if it were deleted, and what was left behind."""
+"""Ownership of jobs: which would come back after a deletion, and which no node declares or runs."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""Which jobs are due next?  One heap, a horizon, a limit."""
+"""Timers: one heap, a horizon, a limit."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Does a job learn how its last run ended before it fires again, and is no due time lost by it?"""
+"""Unread ends: a job's memory includes its last run before it fires again, and no due time is lost."""
 
 import pytest
 

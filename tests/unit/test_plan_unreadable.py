@@ -1,4 +1,4 @@
-"""Does the leader go on beside what it cannot read, and is nothing lost by it?"""
+"""Records the leader cannot decode: it goes on without them, and nothing else is lost."""
 
 import pytest
 from msgspec.structs import replace

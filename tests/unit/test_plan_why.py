@@ -1,4 +1,4 @@
-"""Why does it run, or why not?  A sentence for every state."""
+"""Explanations of why a job or run runs or does not: a sentence for every state."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""What the planner says of itself to those who watch is what a count of everything would say."""
+"""Planner statistics, compared with a full count."""
 
 from hypothesis import given
 from hypothesis import strategies as some

@@ -1,4 +1,4 @@
-"""Does a cron line always go forward, answer the same to all, and keep its caches small?"""
+"""Cron due times: strictly increasing, the same for all callers, with bounded caches."""
 
 from datetime import UTC, datetime
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Are cron lines understood as people mean them, and refused with the field, the fault and the cure?"""
+"""Cron parser: accepted lines, and errors with the field, the fault and the cure."""
 
 import re
 import time

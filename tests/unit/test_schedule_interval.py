@@ -1,4 +1,4 @@
-"""Do intervals keep their grid, whoever asks and however late?"""
+"""Interval due times: on the grid, for every caller and however late."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""After a downtime: does what must fire fire, is the rest counted, and does the answer come at once?"""
+"""Misfire handling after a downtime: which due times fire, the count of the others, and the cost."""
 
 import time
 from itertools import pairwise

@@ -1,11 +1,11 @@
-"""Do cron lines come when they should at every jump of the clocks?  A brute-force oracle says when they should.
+"""Cron due times at every DST transition, compared with a brute-force oracle.
 
-The oracle knows no cron text, no segments and no search.  Around each transition it lists, minute by minute of real
-time, what the clock on the wall shows, and then follows the rule as it is written for people:
+The oracle uses no cron text, no segments and no search.  Around each transition it lists the wall clock minute by
+minute of real time, and applies the documented rule:
 
-* a line of real time fires at every minute at which the wall shows one of its times;
-* a line of the wall fires at the first minute at which the wall shows the time; a time the wall never shows fires
-  at the first minute after the gap in which it is missing.
+* a line of real time fires at every minute at which the wall clock shows one of its times;
+* a line of the wall clock fires at the first minute at which the wall clock shows the time; a time that it never shows
+  fires at the first minute after the gap in which it is missing.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Secrets: written as references, resolved where the job runs, seen nowhere."""
+"""Secrets: written as references, resolved where the job runs, redacted everywhere."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""A store by reference: people see which server it is, and never its password."""
+"""Secrets in a store's URL: the server is shown, its password never."""
 
 import os
 from urllib.parse import quote

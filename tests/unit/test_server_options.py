@@ -1,4 +1,4 @@
-"""Does what a configuration says of the API reach it?  Every option of `server`, one by one."""
+"""Options of `server`: each one reaches the API."""
 
 from pathlib import Path
 

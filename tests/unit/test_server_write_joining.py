@@ -1,4 +1,4 @@
-"""What is written in one round of the loop leaves in one piece."""
+"""Write joining: the writes of one event loop iteration are sent together."""
 
 import asyncio
 

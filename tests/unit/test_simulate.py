@@ -1,4 +1,4 @@
-"""The simulation: it fires what the schedules say, it is the same twice, and its books balance."""
+"""Simulation: it fires by the schedules, is deterministic, and its counts balance."""
 
 import os
 import subprocess

@@ -1,8 +1,8 @@
-"""The whole engine in virtual time under seeded faults: nothing is lost, nothing is doubled, and it is the same twice.
+"""The whole engine in virtual time under seeded faults: nothing is lost or doubled, and each seed is deterministic.
 
-Every seed is an hour of fifty jobs on one or two nodes.  Calls to the store fail, or take effect and are not answered;
-nodes die, are drained, and come back; somebody asks for runs beside the schedules.  Afterwards the faults end, and
-within two minutes all must be in order.
+Every seed is an hour of fifty jobs on one or two nodes.  Calls to the store fail, or take effect without an answer;
+nodes die, are drained, and come back; runs are requested beside the schedules.  Then the faults end, and all must be in
+order within two minutes.
 """
 
 import asyncio

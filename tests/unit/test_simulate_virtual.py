@@ -1,4 +1,4 @@
-"""Virtual time on a real event loop: waits pass at once and in order, and what is real is waited for."""
+"""Virtual time on a real event loop: waits end at once and in order, real I/O is waited for."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Is what people write read without guessing, written back exactly, and refused with the cure?"""
+"""Units: parsing without guesses, exact formatting, and refusals with a cure."""
 
 from datetime import UTC, datetime, timedelta, timezone
 

@@ -1,4 +1,4 @@
-"""The door of the command line: every verb with its role, its types and its errors, over a real server."""
+"""RPC route of the command line: every verb with its role, its types and its errors, over a real server."""
 
 import inspect
 from contextlib import asynccontextmanager
