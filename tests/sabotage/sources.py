@@ -60,7 +60,7 @@ ONE_NAME = (
     sabotage(
         "release",
         "a newer release is refused as if it were another program",
-        Patch("plan/reconcile.py", "[job for job in gone if job.release == mine.release]", "list(gone)"),
+        Patch("plan/reconcile.py", "[job for job in missing if job.release == mine.release]", "list(missing)"),
         tests=(PLAN + "test_a_greater_release_decides_as_before_whatever_lives",),
     ),
     sabotage(

@@ -241,7 +241,7 @@ BESIDE_SPOILT = (
     sabotage(
         "kept",
         "an entry that was set aside is shown nowhere",
-        Patch("plan/unreadable.py", "        if gone:\n", "        if gone and False:\n"),
+        Patch("plan/unreadable.py", "        if entries:\n", "        if entries and False:\n"),
         tests=(ASIDE + "test_a_job_that_a_spoilt_entry_told_of_is_found_among_all[1]", AN_ENTRY.format("sqlite")),
     ),
     sabotage(

@@ -333,7 +333,7 @@ def test_a_held_run_tells_its_reason():
 
 
 def test_a_run_at_the_gate_is_looked_at_next():
-    assert "the leader looks at it next" in run(state=RunState.HELD, held_reason="at the gate").reason
+    assert "the leader checks it next" in run(state=RunState.HELD, held_reason="at the gate").reason
 
 
 def test_a_run_held_by_a_pause_tells_the_pause_as_it_is_now():

@@ -216,18 +216,18 @@ def forecast(
     """The firings in [from_ms, to_ms) if nothing changes from `now_ms` on; each job has its next due time."""
     judged = [course_of(job, stops=stops, now_ms=now_ms) for job in jobs]
     courses = [course for course in judged if isinstance(course, FiringTimes)]
-    tally = _BucketCounts(from_ms, to_ms)
-    tally.add_all(courses)
+    buckets = _BucketCounts(from_ms, to_ms)
+    buckets.add_all(courses)
     firsts = [(first, course) for course in courses if (first := _first(course, from_ms)) is not None and first < to_ms]
     lines = {course.job.schedule.tz for course in courses if isinstance(course.job.schedule, Cron)}
     return FiringForecast(
         from_ms=from_ms,
         to_ms=to_ms,
-        start_ms=tally.start_ms,
-        bucket_ms=tally.bucket_ms,
-        counts=tuple(tally.counts),
-        busy_ms=tuple(tally.busy_ms),
-        total=sum(tally.counts),
+        start_ms=buckets.start_ms,
+        bucket_ms=buckets.bucket_ms,
+        counts=tuple(buckets.counts),
+        busy_ms=tuple(buckets.busy_ms),
+        total=sum(buckets.counts),
         late=sum(at > due and from_ms <= at < to_ms for course in courses for at, due in course.heads),
         jobs=len(firsts),
         untimed=sum(not course.job.memory.ended for _, course in firsts),

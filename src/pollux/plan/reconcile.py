@@ -143,18 +143,18 @@ def reconcile(
     alone = away.keys() | {job.name for job in unreadable}
     is_code, mine = source.startswith(CODE), declares(source, release, after)
     there = [job for job in before.values() if job.declared or not is_code]
-    gone = tuple(job for job in there if job.id not in after)
+    missing = tuple(job for job in there if job.id not in after)
     is_left = (is_code or is_again) and bool(with_other_jobs(mine, peers))
-    refused = None if had is None or is_again else _refusal(there, gone, mine, had, strangers)
+    refused = None if had is None or is_again else _refusal(there, missing, mine, had, strangers)
     pairs = [(before[job_id], job) for job_id, job in after.items() if job_id in before]
     change = tuple((old, new) for old, new in pairs if definition(old) != definition(new))
     return Diff(
         source=source,
         add=tuple(job for job_id, job in after.items() if job_id not in before and job_id not in alone),
         change=change,
-        remove=() if is_code or is_left else gone,
-        undeclare=gone if is_code and not is_left else (),
-        left=gone if is_left else (),
+        remove=() if is_code or is_left else missing,
+        undeclare=missing if is_code and not is_left else (),
+        left=missing if is_left else (),
         same=len(pairs) - len(change),
         release=release,
         elsewhere=tuple(away.items()),
@@ -181,14 +181,14 @@ def strangers(mine: Declares, peers: Collection[Declares], *, behind: Collection
 
 
 def _refusal(
-    there: Sequence[Job], gone: Sequence[Job], mine: Declares, had: Sequence[str], others: Collection[Declares]
+    there: Sequence[Job], missing: Sequence[Job], mine: Declares, had: Sequence[str], others: Collection[Declares]
 ) -> ReconcileRefusal | None:
     """Why a set of jobs may not remove these; jobs of an older release may be removed.
 
     A set that the source had before may remove most jobs, but none that a living node declares: two files of one name
     may alternate.
     """
-    taken = [job for job in gone if job.release == mine.release]
+    taken = [job for job in missing if job.release == mine.release]
     is_most = 2 * len(taken) > len(there)
     if others and taken and (is_most or not taken[0].source.startswith(CODE)):
         words = f"{_named(taken)} would go that a living node may still declare"

@@ -118,9 +118,9 @@ class UnreadableState:
     def notes(self, consumed: Iterable[int], now_ms: int, *, looks: bool) -> tuple[NotePut, ...]:
         """The notes for a plan that consumes these.  During a scan of all jobs (`looks`) those about jobs stay."""
         puts = [] if looks else [*self._unread.notes(), *self._unplanned.notes()]
-        gone = [(number, self.entries[number]) for number in self.spoilt(consumed)]
-        if gone:
-            value = feed_value(self._kept, [(number, entry.why, entry.text) for number, entry in gone])
+        entries = [(number, self.entries[number]) for number in self.spoilt(consumed)]
+        if entries:
+            value = feed_value(self._kept, [(number, entry.why, entry.text) for number, entry in entries])
             puts.append(NotePut(self._feed_key, value, expires_ms=now_ms + KEPT_MS))
         return tuple(puts)
 

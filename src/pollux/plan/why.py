@@ -300,7 +300,7 @@ def _held(run: Run, job: Job | None, stops: Mapping[str, Note], nodes: Sequence[
                 return Why("paused", answer.reason, stop.expires_ms, _resume(stop))
             reason = answer.reason if job.declared else f"{_retired(job)}; it waits until one does"
             return Why("held", reason, cure=_start_one(job, nodes))
-    reason = "it stands at the gate; the leader looks at it next" if run.held_reason in {"", AT_THE_GATE} else ""
+    reason = "it is at the gate; the leader checks it next" if run.held_reason in {"", AT_THE_GATE} else ""
     return Why(
         "held", reason or run.held_reason, cure="" if nodes else f"no node lives: {serve_words(run.scheduler_version)}"
     )
