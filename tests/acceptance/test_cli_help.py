@@ -59,6 +59,7 @@ def test_the_help_of_every_command_teaches_with_examples_that_work(command, caps
         (("job",), "did you mean `pollux jobs`?"),
         (("zzz",), "`pollux --help` lists them"),
         (("jobs", "lst"), "did you mean `pollux jobs ls`?"),
+        (("jobs", "pause", "home"), "did you mean `pollux pause`?"),
         (("jobs", "home"), "did you mean `pollux jobs show home`?"),
         (("jobs", "--grup", "x"), "--group"),
         (("runs", "--state", "asleep"), "'held'"),

@@ -29,8 +29,6 @@ ASKED = {
     ("jobs", "ls"): (),
     ("jobs", "show"): ("a",),
     ("jobs", "run"): ("c",),
-    ("jobs", "pause"): ("a",),
-    ("jobs", "resume"): ("a",),
     ("jobs", "cancel"): ("a",),
     ("jobs", "delete"): ("a",),
     ("runs", "ls"): (),

@@ -145,12 +145,12 @@ def test_params_that_are_no_object_are_bad_usage(pollux, params):
 
 
 def test_a_job_is_paused_and_resumed_and_says_why(pollux):
-    pollux.ok("jobs", "pause", "ok/1", "--for", "1h", "--reason", "moving house", *WHERE)
+    pollux.ok("pause", "ok/1", "--for", "1h", "--reason", "moving house", *WHERE)
     [held] = [job["held"] for job in pollux.ok("jobs", "--json", *WHERE).json["jobs"] if job["id"] == "ok/1"]
     assert "moving house" in held
     assert "moving house" in pollux.ok("why", "ok/1", *WHERE).out
-    assert pollux.ok("jobs", "resume", "ok/1", *WHERE).out == "job ok/1 goes on\n"
-    assert pollux.ok("jobs", "resume", "ok/1", *WHERE).out == "job ok/1 was not paused\n"
+    assert pollux.ok("resume", "ok/1", *WHERE).out == "job ok/1 goes on\n"
+    assert pollux.ok("resume", "ok/1", *WHERE).out == "job ok/1 was not paused\n"
     assert "moving house" not in pollux.ok("why", "ok/1", *WHERE).out
 
 
@@ -439,7 +439,7 @@ def test_loading_a_file_that_is_not_there_fails(pollux):
 
 @pytest.mark.parametrize(
     "command",
-    [("jobs", "show"), ("jobs", "run"), ("jobs", "pause"), ("jobs", "resume"), ("jobs", "cancel"), ("jobs", "delete"),
+    [("jobs", "show"), ("jobs", "run"), ("jobs", "cancel"), ("jobs", "delete"),
      ("runs", "show"), ("runs", "cancel"), ("dead", "show"), ("dead", "drop"), ("why",), ("pause",), ("resume",)],
 )  # fmt: skip
 def test_what_is_not_there_is_one_line_and_exit_code_one(pollux, command):

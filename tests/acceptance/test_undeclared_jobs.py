@@ -61,7 +61,7 @@ def test_jobs_of_code_that_is_gone_are_named_with_a_cure_that_works(here):
         alive = here("jobs", "delete", "stock", *WHERE)
         assert (alive.code, ids(here)) == (1, {"stock", "mail"})
         assert "job 'stock' is declared by code:shop, of which a node lives: deleted, it would come back" in alive.err
-        assert "pollux jobs pause stock; once the nodes that declare it are stopped it can be deleted" in alive.err
+        assert "pollux pause stock; once the nodes that declare it are stopped it can be deleted" in alive.err
         assert stopped(shop).code == 0
     with terminal.started("serve", *WHERE, "--no-server", "--no-watch") as other:
         eventually(lambda: ids(here) == {"stock", "mail", "filed"}, "the file's are there, too", other)

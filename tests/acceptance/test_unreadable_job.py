@@ -229,9 +229,9 @@ async def test_the_command_line_names_it_and_does_what_needs_its_id(app, hand, t
     [told] = (await ok("jobs", "--json")).json["unreadable"]
     assert (told["id"], WHY in told["why"]) == ("x", True)
     assert "it cannot be read here" in (await ok("why", "x")).out
-    for verb in ("pause", "resume", "cancel"):
-        assert named in (await ok("jobs", verb, "x")).err, verb
-    assert named in (await ok("jobs", "pause", "--source", "api", "--yes")).err, "whether it is meant nobody knows"
+    for command in (("pause",), ("resume",), ("jobs", "cancel")):
+        assert named in (await ok(*command, "x")).err, command
+    assert named in (await ok("jobs", "cancel", "--source", "api", "--yes")).err, "whether it is meant nobody knows"
     assert named in (await ok("plan")).err
     assert named in (await ok("simulate", "--for", "1h")).err
     assert (await ok("top", "--json")).json["counts"]["jobs"] == 3

@@ -22,7 +22,7 @@ async def refuse_backed(store: Store, ids: Sequence[str]) -> list[Job]:
         jobs += [job for job in found if job is not None]
     nodes = await store.nodes() if any(job.source != API_SOURCE for job in jobs) else []
     if backed := [job for job in jobs if is_backed(job, nodes)]:
-        cure = cure_of(backed[0], f"pollux jobs pause {backed[0].id}")
+        cure = cure_of(backed[0], f"pollux pause {backed[0].id}")
         raise Conflict(_words(backed), cure=f"{cure}; once the nodes that declare it are stopped it can be deleted")
     return jobs
 

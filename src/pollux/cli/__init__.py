@@ -1,4 +1,4 @@
-"""How do people at a terminal ask?  Commands, thin: they parse, ask the app, and show the answer.
+"""The command line: thin commands that parse, call the app and print the answer.
 
 Nothing is imported before it is needed: the menu itself is plain text, a command's module comes with the command.
 """

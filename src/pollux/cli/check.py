@@ -1,4 +1,4 @@
-"""`pollux check`: is the config or the app right, and what would it change?"""
+"""`pollux check`: mistakes in a config or an app, and what a start with it would change."""
 
 from __future__ import annotations
 

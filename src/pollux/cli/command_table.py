@@ -1,4 +1,4 @@
-"""What commands are there, and what do their exit codes mean?  Plain text, so that `pollux --help` costs nothing."""
+"""Table of the commands and their exit codes, as plain text, so that `pollux --help` imports nothing."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ SECTIONS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
         "Look",
         (
             CommandEntry("top", "pollux.cli.top:top", "all of it live, full screen: sort, filter, pause, run now"),
-            CommandEntry("jobs", "pollux.cli.jobs:jobs", "list, show with history, run, pause, resume, cancel, delete"),
+            CommandEntry("jobs", "pollux.cli.jobs:jobs", "list, show with history, run, cancel, delete, move"),
             CommandEntry("runs", "pollux.cli.runs:runs", "list, show and follow, cancel"),
             CommandEntry("dead", "pollux.cli.dead:dead", "dead letters: list, show, revive, drop"),
             CommandEntry("health", "pollux.cli.health:health", "is it well, and what is the cure? also as exit code"),
-            CommandEntry("why", "pollux.cli.pause:why", "why a job or run does not run, and what to do"),
+            CommandEntry("why", "pollux.cli.why:why", "why a job or run does not run, and what to do"),
             CommandEntry("nodes", "pollux.cli.nodes:nodes", "which processes are there, and who leads"),
             CommandEntry("compare", "pollux.cli.versions:compare", "two versions of a deployment, side by side"),
-            CommandEntry("audit", "pollux.cli.nodes:audit", "who changed what; is the log whole?"),
+            CommandEntry("audit", "pollux.cli.audit:audit", "who changed what; is the log whole?"),
         ),
     ),
     (
@@ -60,8 +60,8 @@ SECTIONS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             CommandEntry(
                 "enqueue", "pollux.cli.enqueue:enqueue", "ask for a run of a job, now or later; --wait for its end"
             ),
-            CommandEntry("pause", "pollux.cli.pause:pause", "stop a job, a group, a target or everything for a while"),
-            CommandEntry("resume", "pollux.cli.pause:resume", "take a pause or a drain away; alone: what is stopped?"),
+            CommandEntry("pause", "pollux.cli.pause:pause", "stop jobs, a group, a target or everything for a while"),
+            CommandEntry("resume", "pollux.cli.pause:resume", "end a pause or a drain; alone: list what is stopped"),
             CommandEntry("drain", "pollux.cli.drain:drain", "let the workers claim nothing; --wait until nothing runs"),
             CommandEntry("trigger", "pollux.cli.drain:trigger", "let the leader plan now, and say what came of it"),
             CommandEntry(

@@ -1,4 +1,4 @@
-"""`pollux completion`: how does a shell know our words?  A script for it, and the answers that the script asks for.
+"""`pollux completion`: the shell script for tab completion, and the answers that it asks for.
 
 The shell's script calls the program with `_POLLUX_COMPLETE` set.  Whatever goes wrong then (no store, a store that is
 busy, a config that is broken), the answer is empty and quick: nobody wants an error while typing.

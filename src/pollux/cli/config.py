@@ -1,4 +1,4 @@
-"""`pollux config`: which value holds, and who said so?"""
+"""`pollux config`: the value of every option and where it comes from."""
 
 from __future__ import annotations
 

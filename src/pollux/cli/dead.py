@@ -1,4 +1,4 @@
-"""`pollux dead`: what was given up on?  Dead letters: look, let run again, or forget."""
+"""`pollux dead`: list, show, revive and drop dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would this file change, in whose place?  For `check --diff` and `reload --dry-run`.
+"""Changes that a config file would make, and the file it replaces: for `check --diff` and `reload --dry-run`.
 
 A file that is being prepared mostly lies beside the one that is used, under another name: `new.yaml` beside
 `pollux.yaml`.  By its name it would be another source of jobs, to which none of these belong.

@@ -1,4 +1,4 @@
-"""`pollux drain` and `pollux trigger`: let the workers rest, and have a turn now."""
+"""`pollux drain` and `pollux trigger`: stop claims, and run a turn of the leader now."""
 
 from __future__ import annotations
 

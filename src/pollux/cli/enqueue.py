@@ -1,8 +1,9 @@
-"""Was the run accepted?  Its id is made before anybody is asked, so that it can be named whatever is answered.
+"""`pollux enqueue`: one run of a job, now or later, with params of its own.
 
-A run may hold the event loop of the very node that has just accepted it: then its answer comes when the run is over,
-or not at all.  A node on this machine whose store can be opened from here is left after a few seconds, and the store is
-asked for the same run; the same id again is the same run.
+The id of the run is made before the request, so that an error can name it.  A run may hold the event loop of the very
+node that has just accepted it: then its answer comes when the run is over, or not at all.  A node on this machine
+whose store can be opened from here is left after a few seconds, and the store is asked for the same run; the same id
+again is the same run.
 """
 
 from __future__ import annotations

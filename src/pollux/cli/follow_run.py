@@ -1,4 +1,4 @@
-"""How does one run go on?  Its changes, line by line, until it ends."""
+"""Changes of one run, line by line, until it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pollux health`: is it well, and if not, what is to be done?"""
+"""`pollux health`: the findings of the health check, their cures, and the status as exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a herd look?  A line an hour (or another round time), a character a minute, as high as it is crowded.
+"""Histogram of firings: a line an hour (or another round time), a character a minute, as high as its firings are many.
 
     09:00  ▁▁▁▁▁█▁▁▁▁▁▁▁▁▁▁...   63
     10:00  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁...   60

@@ -1,4 +1,4 @@
-"""How does one job look in full?  What it is, how it went, what it does now, what comes next."""
+"""The page of one job: definition, history, present state and next due time."""
 
 from __future__ import annotations
 

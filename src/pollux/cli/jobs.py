@@ -1,8 +1,7 @@
-"""`pollux jobs`: which jobs are there, and what about one of them?"""
+"""`pollux jobs`: list, show, run, cancel, delete and move jobs."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +13,7 @@ from pollux.cli.enqueue import params_of
 from pollux.cli.job_page import JobPage, print_job, row_json
 from pollux.cli.options import StoreChoice, ask, existing_store, json_option, page_options, store_options
 from pollux.cli.output import ago, now_ms, print_json, print_more, print_table, say_unreadable, unreadable_json
-from pollux.cli.pause import say_drained
+from pollux.cli.pause import say_drained, say_unreadable_jobs
 from pollux.cli.runner import ListingGroup
 from pollux.cli.selection import LINES_MAX, choice_of, chosen_jobs, how_cancelled, in_batches, job_filter_options
 from pollux.cli.versions import move
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=ListingGroup)
 def jobs() -> None:
-    """List jobs, show one, run some now, pause, resume, cancel, delete, move them.
+    """List jobs, show one, run some now, cancel, delete, move them; `pollux pause` stops some.
 
     For example:
       pollux jobs                       all, a page at a time
@@ -190,81 +189,6 @@ def run(
 @jobs.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
 @job_filter_options
-@click.option("--for", "duration", metavar="DURATION", help="Like 30m or 2h; without it until resumed.")
-@click.option("--reason", default="", help="Shown to everybody who asks why.")
-@json_option
-@store_options
-def pause(
-    ids: tuple[str, ...],
-    duration: str | None,
-    reason: str,
-    config: str | None,
-    store: str | None,
-    *,
-    as_json: bool,
-    **given: Any,
-) -> None:
-    """Stop jobs for a while or until they are resumed; they keep their definition and memory.
-
-    Each job is paused by itself: jobs that come to a group later are not.  `pollux pause --group` pauses a group.
-
-    For example:
-      pollux jobs pause home --for 1h --reason "moving house"
-      pollux jobs pause --tag nightly
-    """
-    choice = choice_of("job", ids, given)
-    url = existing_store(StoreChoice(config, store))
-    chosen = chosen_jobs(url, choice, verb="pause")
-
-    async def act(app: Any, batch: list[str]) -> list[str]:
-        for job_id in batch:
-            await app.pause(job_id, reason=reason, duration=duration)
-        await _say_unreadable(app, batch)
-        return batch
-
-    done = in_batches(url, chosen, act, doing="pausing")
-    if as_json:
-        print_json({"paused": done})
-        return
-    for job_id in done:
-        ends = f"; `pollux jobs resume {job_id}` ends it"
-        click.echo(f"job {job_id} is paused{f' for {duration}' if duration else ''}{ends}")
-    _say_none(done)
-
-
-@jobs.command()
-@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
-@job_filter_options
-@json_option
-@store_options
-def resume(ids: tuple[str, ...], config: str | None, store: str | None, *, as_json: bool, **given: Any) -> None:
-    """End the pause of jobs.
-
-    For example:
-      pollux jobs resume home
-      pollux jobs resume --tag nightly
-    """
-    choice = choice_of("job", ids, given)
-    url = existing_store(StoreChoice(config, store))
-    chosen = chosen_jobs(url, choice, verb="resume")
-
-    async def act(app: Any, batch: list[str]) -> list[tuple[str, bool]]:
-        resumed = [(job_id, await app.resume(job_id)) for job_id in batch]
-        await _say_unreadable(app, batch)
-        return resumed
-
-    done = in_batches(url, chosen, act, doing="resuming")
-    if as_json:
-        print_json({"resumed": [i for i, was in done if was], "not_paused": [i for i, was in done if not was]})
-        return
-    for job_id, was_paused in done:
-        click.echo(f"job {job_id} {'goes on' if was_paused else 'was not paused'}")
-    _say_none(done)
-
-
-@jobs.command()
-@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
-@job_filter_options
 @click.option("--reason", default="", help="Kept with the cancelled runs.")
 @json_option
 @store_options
@@ -286,7 +210,7 @@ def cancel(
         for job_id in batch:
             await app.find_job(job_id)
             answers += await app.cancel(job_id, reason=reason)
-        await _say_unreadable(app, batch)
+        await say_unreadable_jobs(app, batch)
         return answers
 
     answers = in_batches(url, chosen, act, doing="cancelling")
@@ -382,15 +306,6 @@ async def _run_each(app: Any, batch: list[str], params: dict[str, Any] | None, *
 def _say_none(done: Sequence[Any]) -> None:
     if not done:
         click.echo("there are no such jobs")
-
-
-async def _say_unreadable(app: Any, ids: list[str]) -> None:
-    """Something was done to these, for which an id is enough."""
-    found = zip(ids, await app.jobs_by_id(ids), strict=True)
-    for job_id in [job_id for job_id, job in found if job is None]:
-        with contextlib.suppress(NotFound):  # it went in between
-            if isinstance(job := await app.find_job(job_id), Unreadable):
-                say_unreadable([job])
 
 
 async def _rows(app: Any, found: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Unreadable, ...]]:

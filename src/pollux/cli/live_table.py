@@ -1,4 +1,4 @@
-"""What is going on, while it goes on?  The live table of `pollux serve`.
+"""The live table of `pollux serve`.
 
 Once a second the app is asked for an overview of as many jobs as the screen has lines; that is all it costs.
 """

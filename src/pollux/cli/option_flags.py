@@ -1,6 +1,6 @@
-"""Can whatever a file says be said on the command line?  Yes, under the name of its variable: POLLUX_GRACE, --grace.
+"""Command-line flags for every option of the config file, named like its variable: POLLUX_GRACE, --grace.
 
-Those that people need often are in the help of a command; these are the others.
+The options that are needed often are in the help of a command; these are the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which store is meant, and how is it asked?  The options that every command has."""
+"""Options of every command: the store or node to ask, and the call that asks it."""
 
 from __future__ import annotations
 

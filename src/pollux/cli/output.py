@@ -1,4 +1,7 @@
-"""How far is it?  A bar on a terminal; nothing in a pipe."""
+"""Output of answers: tables for people, plain columns for pipes, one JSON document for programs; progress bars; times.
+
+Nothing is cut off: on a terminal long cells fold, in a pipe lines are as long as they need to be.
+"""
 
 from __future__ import annotations
 

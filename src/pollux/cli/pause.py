@@ -1,25 +1,27 @@
-"""`pollux pause`, `resume` and `why`: what may not run, and why does it not?"""
+"""`pollux pause` and `pollux resume`: stop jobs, groups, targets or everything, and let them go on."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from pollux.cli.completion import job_ids
 from pollux.cli.options import StoreChoice, ask, existing_store, json_option, store_options
-from pollux.cli.output import ago, clean, now_ms, print_json, print_pairs, print_table
+from pollux.cli.output import ago, clean, now_ms, print_json, print_table, say_unreadable
 from pollux.cli.runner import TeachingCommand
-from pollux.errors import InvalidInput
+from pollux.errors import InvalidInput, NotFound, Unreadable
 from pollux.model import DRAIN, STOP
 
 
 def _scope_options(command: Any) -> Any:
-    """A job, or `--group`, `--target`, `--all`."""
+    """Jobs by id, or `--group`, `--target`, `--all`."""
     command = click.option("--all", "everything", is_flag=True, help="Everything.")(command)
     command = click.option("--target", metavar="T", help="All jobs of a target.")(command)
     command = click.option("--group", metavar="G", help="All jobs of a group.")(command)
-    return click.argument("job", metavar="[JOB]", required=False, shell_complete=job_ids)(command)
+    return click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=job_ids)(command)
 
 
 @click.command(cls=TeachingCommand)
@@ -29,7 +31,7 @@ def _scope_options(command: Any) -> Any:
 @json_option
 @store_options
 def pause(
-    job: str | None,
+    jobs: tuple[str, ...],
     group: str | None,
     target: str | None,
     duration: str | None,
@@ -40,31 +42,36 @@ def pause(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Stop a job, a group, a target or everything, for a while or until resumed.
+    """Stop jobs, a group, a target or everything, for a while or until resumed.
 
     What runs goes on; due times are skipped and counted; runs that were asked for wait.  The pause survives restarts
     and counts on every node.
 
     For example:
       pollux pause home --for 1h --reason "moving house"
+      pollux pause home office
       pollux pause --target db-1
       pollux pause --all --for 10m
     """
-    scope = _scope(job, group, target, everything=everything)
+    scopes = _scopes(jobs, group, target, everything=everything)
     url = existing_store(StoreChoice(config, store))
 
     async def question(app: Any) -> str:
         from pollux.app.overview import nobody_of
 
-        await app.pause(**scope, reason=reason, duration=duration)
+        for scope in scopes:
+            await app.pause(**scope, reason=reason, duration=duration)
+        await say_unreadable_jobs(app, jobs)
         return await nobody_of(app, group=group, target=target)
 
     hint = ask(url, question)
     if as_json:
-        print_json({"paused": [_name(scope)]})
+        print_json({"paused": [_name(scope) for scope in scopes]})
     else:
-        lasts, again = f" for {duration}" if duration else "", _name(scope, for_command=True)
-        click.echo(f"{_name(scope)} is paused{lasts}; `pollux resume {again}` ends it")
+        lasts = f" for {duration}" if duration else ""
+        for scope in scopes:
+            again = _name(scope, for_command=True)
+            click.echo(f"{_name(scope)} is paused{lasts}; `pollux resume {again}` ends it")
     if hint:
         click.echo(clean(hint), err=True)
 
@@ -76,7 +83,7 @@ def pause(
 @json_option
 @store_options
 def resume(
-    job: str | None,
+    jobs: tuple[str, ...],
     group: str | None,
     target: str | None,
     node: str | None,
@@ -87,7 +94,7 @@ def resume(
     workers: bool,
     as_json: bool,
 ) -> None:
-    """End the pause of a job, a group, a target or everything, or a drain; alone: say what is stopped.
+    """End the pause of jobs, a group, a target or everything, or a drain; alone: list what is stopped.
 
     For example:
       pollux resume
@@ -96,22 +103,30 @@ def resume(
       pollux resume --workers
     """
     if workers or node:
-        if not workers or job or group or target or everything:
+        if not workers or jobs or group or target or everything:
             raise InvalidInput("--workers and --node end a drain, and nothing else", cure="--workers [--node ID]")
         _resume_workers(StoreChoice(config, store), node, as_json=as_json)
         return
-    if not (job or group or target or everything):
+    if not (jobs or group or target or everything):
         _tell_stopped(StoreChoice(config, store), as_json=as_json)
         return
-    scope = _scope(job, group, target, everything=everything)
-    was_paused = ask(existing_store(StoreChoice(config, store)), lambda app: app.resume(**scope))
+    scopes = _scopes(jobs, group, target, everything=everything)
+
+    async def question(app: Any) -> list[tuple[str, bool]]:
+        resumed = [(_name(scope), await app.resume(**scope)) for scope in scopes]
+        await say_unreadable_jobs(app, jobs)
+        return resumed
+
+    resumed = ask(existing_store(StoreChoice(config, store)), question)
     if as_json:
-        names = [_name(scope)]
-        print_json({"resumed": names if was_paused else [], "not_paused": [] if was_paused else names})
-    elif was_paused:
-        click.echo(f"{_name(scope)} goes on")
-    else:
-        click.echo("there was no pause of everything" if everything else f"{_name(scope)} was not paused")
+        names = {was: [name for name, was_paused in resumed if was_paused is was] for was in (True, False)}
+        print_json({"resumed": names[True], "not_paused": names[False]})
+        return
+    for name, was_paused in resumed:
+        if was_paused:
+            click.echo(f"{name} goes on")
+        else:
+            click.echo("there was no pause of everything" if everything else f"{name} was not paused")
 
 
 def _resume_workers(where: StoreChoice, node: str | None, *, as_json: bool) -> None:
@@ -149,8 +164,17 @@ def _stop_words(note: Any) -> tuple[str, str, str, str]:
     return _name(scope), str(value.get("reason") or ""), str(value.get("by") or ""), f"pollux resume {again}"
 
 
+async def say_unreadable_jobs(app: Any, ids: Sequence[str]) -> None:
+    """Name those of the jobs that cannot be read here; the ids were enough for what was done to them."""
+    found = zip(ids, await app.jobs_by_id(list(ids)), strict=True) if ids else ()
+    for job_id in [job_id for job_id, job in found if job is None]:
+        with contextlib.suppress(NotFound):  # it was deleted in between
+            if isinstance(job := await app.find_job(job_id), Unreadable):
+                say_unreadable([job])
+
+
 async def say_drained(app: Any) -> None:
-    """Whoever asks for a run while nobody claims any is told so."""
+    """Warn that a run waits because the workers are drained."""
     for each in await app.drained_workers():
         if each.node is None:
             click.echo(f"{each}: the run waits; {each.ends}", err=True)
@@ -161,33 +185,13 @@ def _drain_words(each: Any) -> tuple[str, str, str, str, str]:
     return who, each.reason, each.by, f"pollux resume --workers{again}", "until resumed"
 
 
-@click.command(cls=TeachingCommand)
-@click.argument("ref", metavar="ID", shell_complete=job_ids)
-@json_option
-@store_options
-def why(ref: str, config: str | None, store: str | None, *, as_json: bool) -> None:
-    """Say why a job or run does not run (or that it does), when it is expected, and what to do.
-
-    For example:
-      pollux why home
-      pollux why home@1790000000000 --json
-    """
-    answer = ask(existing_store(StoreChoice(config, store)), lambda app: app.why(ref))
-    if as_json:
-        print_json({"id": ref, "why": answer})
-        return
-    expected = ago(answer.expected_ms, now=now_ms())
-    print_pairs((("answer", answer.answer), ("reason", answer.reason), ("expected", expected), ("cure", answer.cure)))
-
-
-def _scope(job: str | None, group: str | None, target: str | None, *, everything: bool) -> dict[str, Any]:
-    scope = {"job": job, "group": group, "target": target, "everything": everything or None}
-    given = {name: value for name, value in scope.items() if value is not None}
-    if len(given) != 1:
-        raise InvalidInput(
-            "say what: exactly one of a job, a group, a target, or all", cure="JOB, --group, --target or --all"
-        )
-    return given
+def _scopes(jobs: Sequence[str], group: str | None, target: str | None, *, everything: bool) -> list[dict[str, Any]]:
+    others = {"group": group, "target": target, "everything": everything or None}
+    scopes: list[dict[str, Any]] = [{name: value} for name, value in others.items() if value is not None]
+    if len(scopes) + bool(jobs) != 1:
+        cure = "JOB..., --group, --target or --all"
+        raise InvalidInput("say what: exactly one of jobs, a group, a target, or all", cure=cure)
+    return scopes or [{"job": job} for job in dict.fromkeys(jobs)]
 
 
 def _name(scope: dict[str, Any], *, for_command: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""`pollux plan`: what fires in the next hours, and is there a herd?"""
+"""`pollux plan`: the firings of the next hours, and how many fall into one minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pollux reload`: what changed in the file, and does it hold?"""
+"""`pollux reload`: apply a changed config file, show what it would change, or roll it back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which command was meant, and how does it end?  The one place where errors become a line and an exit code."""
+"""The program: finds the command, runs it, and turns errors into a line and an exit code."""
 
 from __future__ import annotations
 
@@ -137,7 +137,9 @@ def refuse_unknown(ctx: click.Context, name: str, known: Any) -> None:
         return
     meant = command_table.MEANT.get(name, "")
     near = [meant] if meant in known else get_close_matches(name, known, n=1, cutoff=0.6)
-    if near:
+    if name in command_table.ENTRIES:  # `pollux jobs pause`
+        cure = f"did you mean `pollux {name}`?"
+    elif near:
         cure = f"did you mean `{ctx.command_path} {near[0]}`?"
     elif "show" in known:
         cure = f"did you mean `{ctx.command_path} show {name}`?"

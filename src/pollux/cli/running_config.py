@@ -1,4 +1,4 @@
-"""By what does the node run that reads this file?  Perhaps not by what the file says: it may have been refused."""
+"""The config that a node runs by, which differs from its file after a refused reload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pollux runs`: what ran, runs or waits, and how did it go?"""
+"""`pollux runs`: list, show, follow and cancel runs."""
 
 from __future__ import annotations
 

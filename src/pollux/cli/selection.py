@@ -1,4 +1,4 @@
-"""Which ones are meant?  Ids, or a filter: then they are counted, asked about at a terminal, and taken in batches."""
+"""Selection of jobs and runs by ids or a filter; what a filter selects is counted, confirmed and done in batches."""
 
 from __future__ import annotations
 

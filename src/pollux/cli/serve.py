@@ -1,4 +1,4 @@
-"""`pollux serve` and `pollux worker`: run it, and let people watch."""
+"""`pollux serve` and `pollux worker`: run a node, with its live table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pollux simulate`: how will a fleet go?  The real core in virtual time, with stand-ins for the handlers."""
+"""`pollux simulate`: the real core in virtual time, with stand-ins for the handlers."""
 
 from __future__ import annotations
 

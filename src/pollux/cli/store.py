@@ -1,4 +1,4 @@
-"""`pollux store`: everything into a file, and out of it again.  What concerns the database file is in `store_files`.
+"""`pollux store dump` and `load`: a whole store as one file.  Commands on the database file are in `store_files`.
 
 The file has one JSON document a line: a head, then `[kind, data]` records in an order that can be loaded, then an end
 with their number, so that a file that was cut short is known.

@@ -1,4 +1,4 @@
-"""`pollux store drop`: throw away all that is in a store, such as the part of a move that was given up."""
+"""`pollux store drop`: delete all that is in a store, such as the part of a move that was abandoned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pollux store check`, `backup` and `restore`: is the store in order, and where is its copy?
+"""`pollux store check`, `backup` and `restore`: the checks and copies of a store.
 
 Backup and restore work on the database file itself, beside the processes that use it; servers have tools of their own.
 """

@@ -1,4 +1,4 @@
-"""`pollux store move` and `unseal`: everything into another store, and a store that was left taken into use again.
+"""`pollux store move` and `unseal`: move everything into another store, and take a store that was left into use again.
 
 Its progress is a bar on a terminal, a JSON document a line with `--json`, and nothing in a pipe.
 """

@@ -1,4 +1,4 @@
-"""Who is asked: a node by its address, a node of this store by its socket here, or the store itself?
+"""Target of a command: a node by its address, a node of this store by its socket here, or the store itself.
 
 --url or POLLUX_URL ─▶ that node
 --store             ─▶ the store itself

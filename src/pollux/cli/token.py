@@ -1,4 +1,4 @@
-"""`pollux token`: who may use the API?  Make tokens, list them, take them back, exchange them; and teach curl."""
+"""`pollux token`: create, list, revoke and rotate API tokens, and print curl commands that use one."""
 
 from __future__ import annotations
 

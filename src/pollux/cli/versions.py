@@ -1,4 +1,4 @@
-"""`pollux jobs move`, `pollux compare` and `pollux migrate`: from one deployment on a store to the next."""
+"""`pollux jobs move`, `pollux compare` and `pollux migrate`: the change from one deployment on a store to the next."""
 
 from __future__ import annotations
 

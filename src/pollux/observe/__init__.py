@@ -1,4 +1,4 @@
-"""What do people see of it?  Listeners on the event bus; all wording of logs lives here."""
+"""Logs, metrics, health and traces: listeners on the event bus; all wording of logs lives here."""
 
 from pollux.observe.logs import attach_logs
 

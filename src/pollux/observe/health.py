@@ -1,4 +1,4 @@
-"""Is it well, and if not, what is to be done?  A pure judgement of one look at the deployment.
+"""Health findings: a pure judgement of one snapshot of the deployment.
 
     store  nodes  leader  due  ready  queue  freshness  sources  feed  records  dead  stops     all, by the store
     versions                                                        the others on the store, if there are any

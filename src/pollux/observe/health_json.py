@@ -1,6 +1,6 @@
-"""How is health told to programs?  As documents with the fields that older schedulers had, and our own beside them.
+"""JSON documents of the health, with the fields that older schedulers had and our own.
 
-What has no source yet is there and empty: no breaker is open, adaptive polling is off.
+A field without a source yet is present and empty: no breaker is open, adaptive polling is off.
 """
 
 from __future__ import annotations

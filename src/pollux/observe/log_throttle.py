@@ -1,4 +1,4 @@
-"""How often is the same thing said?  At once, then once a minute with how many times it was not."""
+"""Throttle for repeated log lines: the first at once, then one a minute with the number left out."""
 
 from __future__ import annotations
 

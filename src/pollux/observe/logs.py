@@ -1,4 +1,4 @@
-"""How do events read as log lines?  Above DEBUG a run is told of only if it failed, and of one job once a minute.
+"""Log lines of events.  Above DEBUG only failed runs are logged, one a minute for each job.
 
 Every record carries its event (`extra={"event": ...}`): the text is for people, `pollux.log_format` takes the fields.
 """

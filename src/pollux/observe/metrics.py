@@ -1,4 +1,4 @@
-"""How do the numbers reach Prometheus?  `exposition(app)`: one look, and its text.
+"""Prometheus exposition of an app: one snapshot as text.
 
 The numbers are plain integers that the engine counts anyway; they become series only here, when somebody asks.  What is
 read from the store is read at most once a second, however many ask.  The text is written in a thread, so that a large

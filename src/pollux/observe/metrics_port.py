@@ -1,4 +1,4 @@
-"""Where can Prometheus ask without a token?  A port of its own, on this machine alone unless the operator names a host.
+"""Metrics port for Prometheus without a token, on this machine alone unless the operator names a host.
 
 It answers `GET /metrics` and nothing else, one question a connection, a few at a time and each within seconds: whoever
 connects and says nothing is sent away.

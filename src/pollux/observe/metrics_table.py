@@ -1,4 +1,11 @@
-"""Where is each metric read?  Small functions, from one look to the samples of a family."""
+"""Table of the metrics, and the functions that read their samples from one snapshot.
+
+A row has the name after the prefix, the kind, whose number it is, and the function that reads it.  Whose number:
+
+* `node`: this process has counted it since it started.  Of several nodes, add them up.
+* `leader`: only the node that leads has it; elsewhere the metric has no samples.  Of several nodes, take the largest.
+* `store`: all nodes read the same from the store.  Of several nodes, take the largest, never the sum.
+"""
 
 from __future__ import annotations
 

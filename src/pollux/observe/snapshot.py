@@ -1,6 +1,6 @@
-"""What is looked at?  The deployment as its store tells it, and this node as it knows itself: values without a clock.
+"""Snapshot of the deployment, read from its store, and of this node: values without a clock.
 
-Metrics and health are made of the same look, so they never contradict each other.
+Metrics and health are made of the same snapshot, so they never contradict each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How do spans leave the node?  By a thread of their own, in batches, and never at the engine's expense.
+"""Export of spans: a thread of its own sends them in batches, and never holds up the engine.
 
     engine ── put ──▶ a bounded line ──▶ thread ── OTLP over HTTP ──▶ collector
                          │ full                        │ refused, or gone

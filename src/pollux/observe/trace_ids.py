@@ -1,4 +1,4 @@
-"""Which trace does a run belong to?  The one that its id tells, so that nodes agree without a word between them.
+"""Trace ids, computed from the id of the run, so that nodes agree without a message.
 
     sha256 of the run's id:   16 bytes trace id │ 8 bytes id of the root span │ 8 bytes: is it sampled?
 

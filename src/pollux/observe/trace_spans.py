@@ -1,4 +1,4 @@
-"""How does a step read as a span of OpenTelemetry?  Imported only where traces are on."""
+"""OpenTelemetry spans of the steps of a run.  Imported only where traces are on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a run, from its due time to its end?  One trace each, put together from the nodes that it met.
+"""Traces of runs, one each from the due time to the end, with spans from every node that took part.
 
     pollux.run ─┬─ pollux.fire      the leader: from the due time to the write that made the run
                 ├─ pollux.wait      until a worker began with it

@@ -1,4 +1,4 @@
-"""`pollux doctor`: is everything fit to run, and if not, what is the cure?"""
+"""`pollux doctor`: checks of the machine, the config and the store, with cures."""
 
 from pollux.cli.doctor.command import doctor
 

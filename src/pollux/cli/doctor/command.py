@@ -1,24 +1,28 @@
-"""What does `pollux doctor` look at, in which order, and how is it told?"""
+"""The command `pollux doctor`: the order of its checks and the form of its answer."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
 from pollux.cli.command_table import FAILED
 from pollux.cli.command_table import OK as FINE
-from pollux.cli.doctor.finding import FAIL, OK, WARN, DoctorFinding, ok
-from pollux.cli.options import config_path, json_option, sqlite_path
+from pollux.cli.doctor.finding import FAIL, OK, WARN, DoctorFinding, fail, of_health, ok
+from pollux.cli.options import ask, config_path, json_option, socket_of, sqlite_path
 from pollux.cli.output import clean, now_ms, print_json
 from pollux.cli.runner import TeachingCommand
-from pollux.cli.target import node_url, url_options
+from pollux.cli.target import live_socket, node_url, url_options
 from pollux.config import Config
+from pollux.errors import PolluxError
 from pollux.model import Node
 
+OF_A_NODE = ("polling", "loop", "handlers")  # what a node that is asked tells of itself, as `pollux health` does
 _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 
 
@@ -54,7 +58,6 @@ def doctor(config: str | None, store: str | None, app: str | None, *, as_json: b
 def _look(path: str | None, store: str | None, app: str | None) -> Iterator[DoctorFinding]:
     from pollux.cli.doctor import machine
     from pollux.cli.doctor.config import look_at_none, look_at_setup
-    from pollux.cli.doctor.target import look_at_way
 
     watch = machine.Stopwatch()
     loaded: Config | None
@@ -62,18 +65,48 @@ def _look(path: str | None, store: str | None, app: str | None) -> Iterator[Doct
         loaded, about_setup = look_at_none(store, app)
     else:
         loaded, about_setup = look_at_setup(path, store, app)
-    way = look_at_way(loaded, store)
+    target = _look_at_target(loaded, store)
     nodes: list[Node] = []
     about_store = [] if loaded is None or node_url(store) else list(_look_at_store(loaded, nodes))
-    seats = way.seats or max((node.seats for node in nodes if node.host == platform.node()), default=0)
+    seats = target.seats or max((node.seats for node in nodes if node.host == platform.node()), default=0)
     yield from machine.look_at_machine(seats=seats or (Config() if loaded is None else loaded).seats)
     yield from about_setup
-    yield from way.findings
-    told = {finding.about for finding in way.findings}
+    yield from target.findings
+    told = {finding.about for finding in target.findings}
     yield from (finding for finding in about_store if finding.about not in told)
     now = now_ms()
     yield machine.of_clock(watch, now)
     yield machine.of_ntp(is_kept=machine.is_synchronised())
+
+
+class CommandTarget(NamedTuple):
+    """The findings about the node or store that commands ask, and the seats of that node."""
+
+    findings: list[DoctorFinding]
+    seats: int = 0  # of that node
+
+
+def _look_at_target(config: Config | None, store: str | None) -> CommandTarget:
+    from pollux.client import address_of
+
+    try:
+        url = node_url(store)
+        if not url and not store and config is not None:
+            url = asyncio.run(live_socket(socket_of(config, config.store), config.store))
+        if not url:
+            return CommandTarget([ok("asked", "commands ask the store itself")])
+        hello, document, nodes = ask(url, _of_node)
+    except PolluxError as error:
+        what, _, cure = str(error).rpartition("; ")
+        return CommandTarget([fail("asked", what or str(error), cure if what else "see --url and POLLUX_URL")])
+    seen = f"commands ask {address_of(url).shown}: Pollux {hello.version} on {hello.store}"
+    asked = ok("asked", f"{seen}, which knows you as {hello.name} ({hello.role})")
+    told = [of_health(found) for found in document["findings"] if found["name"] in OF_A_NODE]
+    return CommandTarget([asked, *told], sum(node.seats for node in nodes if node.id == document["node"]))
+
+
+async def _of_node(node: Any) -> tuple[Any, dict[str, Any], list[Any]]:
+    return node.hello, await node.health_document(), await node.nodes()
 
 
 def _look_at_store(config: Config, nodes: list[Node]) -> Iterator[DoctorFinding]:

@@ -1,4 +1,4 @@
-"""Is what was asked for right?  The config, the code and the secrets that it names."""
+"""Checks of the config, and of the code and the secrets that it names."""
 
 from __future__ import annotations
 

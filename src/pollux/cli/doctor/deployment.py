@@ -1,4 +1,4 @@
-"""Does it run, as far as the database says?  Schema, clocks, leader, what waits, what died."""
+"""Checks of the deployment by its database: schema, clocks, leader, queue, dead letters."""
 
 from __future__ import annotations
 

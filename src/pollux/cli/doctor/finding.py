@@ -1,4 +1,4 @@
-"""What was found?  One thing that was looked at: fine, worth a look, or broken; what was seen, and the cure."""
+"""One finding of the doctor: fine, worth a look, or broken; what was seen, and the cure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the machine fit?  Python, SQLite, clocks, zones, limits, and what may be installed besides."""
+"""Checks of the machine: Python, SQLite, clocks, zones, limits, and what may be installed besides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a PostgreSQL server fit?  Version, durability, vacuum, connections, poolers, clock, rights, distance."""
+"""Checks of a PostgreSQL server: version, durability, vacuum, connections, poolers, clock, rights, distance."""
 
 from __future__ import annotations
 

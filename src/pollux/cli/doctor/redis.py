@@ -1,4 +1,4 @@
-"""Is a Redis server fit?  Version, persistence, eviction, memory, replicas, clock, rights, distance."""
+"""Checks of a Redis server: version, persistence, eviction, memory, replicas, clock, rights, distance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a store on a server fit?  Where it is, how far away, and what goes on in it."""
+"""Checks of a store on a server: its address, its round trip, and what goes on in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the store's place fit?  File system, room, speed, rights, leftovers, and who holds the lock."""
+"""Checks of a SQLite file: file system, room, speed, permissions, leftovers, and the holder of the lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pollux top`: what is going on, live, on the whole screen?"""
+"""`pollux top`: the whole store live, full screen."""
 
 from __future__ import annotations
 

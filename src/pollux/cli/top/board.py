@@ -1,6 +1,6 @@
-"""What does `pollux top` know?  Little per look, whatever the store holds.
+"""Data of `pollux top`: a snapshot a second and a sweep over all jobs.
 
-One look a second reads the counts, the nodes, the pauses, a page of running and one of held runs, and the jobs that
+A snapshot reads the counts, the nodes, the pauses, a page of running and one of held runs, and the jobs that
 are on the screen.  To sort all jobs, a few fields of each are kept: they are swept up page by page, round and round,
 the first round without a rest.  So a fleet of 100,000 is sorted as a whole, and costs two pages a second.
 """

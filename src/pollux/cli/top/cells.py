@@ -1,4 +1,4 @@
-"""How does a look become words?  The header, the cells of a job, the lines of runs; no store and no screen here."""
+"""Texts of `pollux top`: the header, the cells of a job, the lines of runs; no store and no screen here."""
 
 from __future__ import annotations
 

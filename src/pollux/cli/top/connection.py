@@ -1,6 +1,6 @@
-"""Is the store there?  Opened when it comes, let go when it is locked, deleted or replaced, and opened again.
+"""Connection of `pollux top` to its store: closed when the store is locked, deleted or replaced, and opened again.
 
-Looking never makes a store: one that is not there is waited for.
+It never creates a store: it waits for one that is not there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is asked and told in between?  Small screens over the table: a question, a text, the dead letters."""
+"""Dialogs of `pollux top`: a question, a text, the dead letters."""
 
 from __future__ import annotations
 

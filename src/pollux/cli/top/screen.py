@@ -1,4 +1,7 @@
-"""How is the terminal given back?  As it was found, also if we were stopped without a word in between."""
+"""The full screen of `pollux top`: what is shown, and which key does what.
+
+The terminal is restored as it was, also after a stop by SIGTSTP.
+"""
 
 from __future__ import annotations
 
