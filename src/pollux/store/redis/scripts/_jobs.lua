@@ -1,4 +1,4 @@
--- How is a job kept?  As a hash; enabled ones with a next due also stand in DUE, by (next due, id).  An empty text is
+-- Jobs: a hash each; enabled ones with a next due are also in DUE, by (next due, id).  An empty text is
 -- no time, and no memory.
 local JOB_GONE = "its job was deleted"
 local GONE_MAX = 100000 -- deleted jobs whose revision and last due are remembered

@@ -1,4 +1,4 @@
--- How does a live run come into another version?  As it stands; what it holds in a stream is given up there and taken here.
+-- Moves of live runs into another version: the state stays; its stream entry is removed there and added here.
 local came_leased = {} -- they take their entries last, when all that is to be written is known
 
 local function move_run(run, to)

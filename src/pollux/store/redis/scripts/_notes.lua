@@ -1,4 +1,4 @@
--- How is a note kept?  As a packed value in one hash; its key stands in order beside, its end in NOTE_ENDS.
+-- Notes: a packed value in one hash; NOTE_KEYS orders the keys, NOTE_ENDS their expiry.
 local function mark_stop(key)
   if string.sub(key, 1, 5) == "stop:" or string.sub(key, 1, 8) == "setting:" then
     set_count("stops", count_of("stops") + 1)

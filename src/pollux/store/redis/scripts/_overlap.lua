@@ -1,4 +1,4 @@
--- Which live runs of a job overlap a new one?  As `Run.overlaps_at` says.
+-- The live runs of a job that overlap a new one, as in `Run.overlaps_at`.
 local LOOK_ALL_MAX = 100 -- live runs of a job that are looked at one by one; of more only those that were due by now
 local LOOKS_MAX = 1000 -- runs that do not overlap which are passed over; behind so many the next one is taken for one that does
 local LOOKS_PAGE = 100

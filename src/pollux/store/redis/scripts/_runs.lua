@@ -1,5 +1,5 @@
--- Where does a run stand?  Its hash is the truth: `s` says how it stands, packed, and is read and written as a whole; `b`
--- is what its maker gave it on the way (payload, group, target), which no script reads.  Live, it is held, in the line of
+-- Runs and their indexes.  The hash is the truth: `s` is the state, packed, and is read and written as a whole; `b` is the
+-- immutable input (payload, group, target), which no script reads.  A live run is held, in the queue of
 -- its priority, or leased; finished, it is in a history.  All verbs move runs by `admit`, `put_back`, `finish` and
 -- `forget` alone.
 local TRIED_MAX = 5

@@ -1,6 +1,6 @@
--- What is seen from outside?  The streams.  The lines order (visible time, then arrival); each visible run in a line owns
--- one undelivered entry of its stream, each leased run one pending entry.  An entry is a place, not a run: which run gets
--- it is decided by the line when it is claimed.  Whatever happens to a stream, no run is lost by it.
+-- The streams that other programs see.  The queues order (visible time, then arrival); each visible run in a queue owns
+-- one undelivered entry of its stream, each leased run one pending entry.  An entry is a place, not a run: the queue
+-- decides at the claim which run gets it.  No damage to a stream loses a run.
 local JANITOR = "-" -- the consumer that takes entries away; it is there for one call only
 
 -- entries that come and go with this call

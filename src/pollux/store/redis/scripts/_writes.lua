@@ -1,6 +1,6 @@
--- How does a script write?  It looks first, and gathers what it will write; all of it is written at its end, what goes to
--- one key in one command.  If one of the keys is not of our making, nothing is written at all: what had to be written before
--- the end, to be looked at, goes back as it was (`to_its_end`).
+-- Buffered writes: a script reads first, and collects its writes; all are executed at its end, those to one key in one
+-- command.  If one of the keys has a foreign type, nothing is written: what had to be written before the end is restored
+-- (`to_its_end`).
 local ARGUMENTS_MAX = 4000 -- of one command
 local COMMANDS = {
   zset = { function(...) call("ZADD", ...) end, function(...) call("ZREM", ...) end },

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Say that a node lives.  Every beat takes the dead away, and consumers that nobody is any more.
+-- Heartbeat of a node.  Every beat removes expired nodes, and consumers without a node.
 local before = call("HGET", NODES, A.id)
 before = before and node_of(before)
 local was_known = before and before[1] > now and before[3] == A.handlers and (before[6] or DEFAULT) == A.version

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- What is told, and what is there: {name, told, counted} where they differ; of the finished runs of these jobs, too.
+-- Stored counts and real ones: {name, stored, counted} where they differ; of the finished runs of these jobs, too.
 local wrong = {}
 
 local function compare(name, told, counted)

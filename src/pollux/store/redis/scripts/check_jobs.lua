@@ -1,6 +1,5 @@
 #!lua flags=no-writes
--- Which of these jobs are not where they should be: {id, words} for each; and which of these due times of a version are
--- nobody's.
+-- Jobs that are missing in an index: {id, words} for each; and due times of a version that belong to no job.
 local wrong, nobodys = {}, {}
 for _, id in ipairs(A.ids) do
   local job = call("TYPE", job_key(id)).ok == "hash" and read_job(id)

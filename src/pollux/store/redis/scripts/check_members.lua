@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Which members of this index name a run that does not stand there?  {member, words} for each.
+-- Members of this index whose run is not in it: {member, words} for each.
 local wrong = {}
 for _, member in ipairs(A.members) do
   local run, why = found_run(string.sub(member, A.begins))

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- What is wrong with these runs?  {id, rule, words} for each fault.
+-- Faults of these runs: {id, rule, words} for each.
 local wrong = {}
 
 local function say(id, rule, words)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- The plain claim: all that is there to take are runs of one line that were never delivered, and nothing else is to be
--- done.  Such a run's state begins as READY says, and all of a claim are leased by the same words before what remains.
+-- The plain claim: all available runs are of one queue and were never delivered, and there is nothing else to
+-- do.  Such a run's state begins as READY says, and all of a claim are leased by the same words before what remains.
 -- Answers nothing, and does nothing, if there is more to it: then all of `claim` follows.  `claim` begins with it; alone
 -- it goes with a wait, and is good until then: see `ear.py`.
 --

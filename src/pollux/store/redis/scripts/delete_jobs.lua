@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Take jobs away, and end their runs that wait, in one write.  Of hundreds of runs no more than `limit` are looked at: of
--- which jobs there are more is told, and noted.
+-- Delete jobs, and end their waiting runs, in one write, at most `limit` runs: the reply names the jobs with more, and
+-- they are stored in UNFINISHED.
 promote()
 local deleted, answers, rest, left = {}, {}, {}, A.limit
 local upto, why = count_of("seq"), A.reason ~= "" and A.reason or JOB_GONE

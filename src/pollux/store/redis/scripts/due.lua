@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Jobs by (next due, id), those after that pair and before that time; one that is not there has no definition.
+-- Jobs by (next due, id), those after that pair and before that time; a missing one has no definition.
 local after = A.after and "(" .. pad(A.after[1]) .. A.after[2] or "-"
 local rows = {}
 for n, place in ipairs(call("ZRANGEBYLEX", DUE, after, "(" .. pad(A.before), "LIMIT", 0, A.limit)) do

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Put these jobs into their list and among the due times; take names without a job, and nobody's due times, away.
+-- Add these jobs to their indexes; remove names and due times without a job.
 for _, id in ipairs(A.ids) do
   local kind = call("TYPE", job_key(id)).ok
   local job = kind == "hash" and read_job(id)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Take those members out of an index that name a run which does not stand there.
+-- Remove the members of an index whose run is not in it.
 local gone = 0
 for _, member in ipairs(A.members) do
   local run = found_run(string.sub(member, A.begins))

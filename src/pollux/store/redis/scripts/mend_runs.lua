@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Put these runs where they say that they stand, and nowhere else.  The hash is the truth.
+-- Add these runs to the indexes of their state, and remove them from all others.  The hash is the truth.
 local mended = 0
 for _, id in ipairs(A.ids) do
   local run = found_run(id)

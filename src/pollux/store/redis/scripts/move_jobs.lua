@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Take jobs over into version `to`, with their live runs, in one write.  Of hundreds of runs no more than `limit` come along:
+-- Move jobs into version `to`, with their live runs, in one write.  Of hundreds of runs no more than `limit` come along:
 -- of which jobs there are more is told and noted, with the place of the last one that came, and they are the caller's to
 -- bring, by calls with `after`.
 promote()

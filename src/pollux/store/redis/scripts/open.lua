@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Make what must be there, and say which format is; a store of another one is left as it is.
+-- Create the streams and the group, and return the format; a store of another format is not changed.
 local HOMES_MAX = 20
 
 -- the last servers that took our writes, each with the count at which it began

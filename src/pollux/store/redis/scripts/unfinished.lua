@@ -1,3 +1,3 @@
 #!lua flags=no-writes
--- Of how many jobs that were deleted or moved something is left to do.
+-- The number of deleted or moved jobs whose runs are not all done.
 return answer(call("HLEN", UNFINISHED))

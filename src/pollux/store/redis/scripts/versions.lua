@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- {number, counts, term, leader} of every version that is there, by number; and where the bell for all of them stands.
+-- {number, counts, term, leader} of every version in use, by number; and the last id of the notifications for all of them.
 local rows = {}
 for n, version in ipairs(versions_there()) do
   local row = call("HMGET", key_of(version, "meta"), "term", "holder", "term_until")
