@@ -165,11 +165,6 @@ def test_a_node_that_comes_back_as_another_version_leaves_the_old_one_alone(prom
     stand(promtool, tmp_path, [before[0], info, *after[1:]], alerts=[("PolluxVersionGone", 1)])
 
 
-def test_workers_of_all_versions_may_come_and_go(promtool, tmp_path):
-    """They show sums over the versions: what they had is not theirs to miss."""
-    stand(promtool, tmp_path, node("all", until=3), node(2), alerts=[])
-
-
 def test_a_store_that_cannot_be_reached_is_no_version_that_is_gone(promtool, tmp_path):
     """What the store says is left out then; the node is there all the same."""
     unreachable = {"series": 'pollux_store_reachable{job="pollux", instance="node1"}', "values": "1x3 0x99"}

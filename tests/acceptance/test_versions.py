@@ -186,24 +186,6 @@ def compared(pollux, *versions):
     return figures if all(each["ended"] for each in figures) else None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_worker_of_all_runs_what_every_deployment_planned(pollux, tmp_path, kind):
-    """Also of one that comes after it."""
-    url = url_of(kind, tmp_path)
-    write_config(pollux, url, count=2)
-    words = ("--seats", "2")
-    with serving(pollux, "all", command="worker") as worker:
-        for version, name in ((2, "one"), (3, "two")):
-            asyncio.run(_put_and_enqueue(url, version, name))
-            eventually(lambda name=name: name in {job_id for job_id, _, _ in ledger(pollux)}, f"{name} was run", worker)
-        assert {version for _, _, version in ledger(pollux)} == {"all"}
-        [node] = pollux.ok("nodes", "--json", "-c", "p.yaml").json["nodes"]
-        assert node["scheduler_version"] == 0
-        assert stopped(worker).code == 0
-    refused = pollux("serve", "-c", "p.yaml", "--scheduler-version", "all", *words, "--no-watch")
-    assert (refused.code, "worker --scheduler-version all" in refused.err) == (2, True), refused
-
-
 async def _put_and_enqueue(url, version, name):
     from pollux.model import Cause, Job, run_of
     from pollux.store.contract import JobPut

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, LIVE, SCHEDULER_VERSION, Arrived, Ended, RunState, may_become
+from pollux.model import LIVE, SCHEDULER_VERSION, Arrived, Ended, RunState, may_become
 from pollux.store.contract import Advanced, Answer, Claimed, Feed, JobAnswer
 
 LOSSES_MAX = 3
@@ -35,7 +35,6 @@ class Lockstep:
         self.runner = asyncio.Runner()
         self.stores = stores
         self.beside = [store.of_version(OTHER) for store in stores]
-        self.over_all = [store.of_version(ALL_VERSIONS) for store in stores]
         self.run(self._all("open"))
 
     def run(self, coro):
@@ -64,7 +63,7 @@ class Lockstep:
 
     def look(self, now_ms, *, page=1_000):
         """A snapshot of each, all alike."""
-        handles = zip(self.stores, self.beside, self.over_all, strict=True)
+        handles = zip(self.stores, self.beside, strict=True)
         seen = self.run(_side_by_side([_snapshot(*each, now_ms, page) for each in handles]))
         for store, other in zip(self.stores[1:], seen[1:], strict=True):
             for part, mine, first in zip(Snapshot._fields, other, seen[0], strict=True):
@@ -72,11 +71,11 @@ class Lockstep:
         return seen[0]
 
     def check_lines(self, seen, now_ms):
-        """What could be claimed now, by priority; in each version and over all, as the runs tell it."""
-        for version, handles in ((SCHEDULER_VERSION, self.stores), (OTHER, self.beside), (ALL_VERSIONS, self.over_all)):
+        """What could be claimed now, by priority; in each version, as the runs tell it."""
+        for version, handles in ((SCHEDULER_VERSION, self.stores), (OTHER, self.beside)):
             lines = self.do("lines", stores=handles, now_ms=now_ms)
             ready = [run for run in seen.live() if run.state is RunState.READY]
-            mine = [run for run in ready if version in (ALL_VERSIONS, run.scheduler_version)]
+            mine = [run for run in ready if run.scheduler_version == version]
             for priority, line in enumerate(lines, start=1):
                 times = [run.visible_ms for run in mine if run.priority == priority]
                 assert (line.ready, line.first_ms) == (
@@ -89,7 +88,7 @@ async def _side_by_side(calls):
     return await asyncio.gather(*calls)
 
 
-async def _snapshot(store, beside, over_all, now_ms, page):
+async def _snapshot(store, beside, now_ms, page):
     runs = await _pages(store.list_runs, "runs", page)
     jobs = await _pages(store.list_jobs, "jobs", page)
     assert len({run.id for run in runs}) == len(runs), "a page repeats a run"
@@ -98,7 +97,7 @@ async def _snapshot(store, beside, over_all, now_ms, page):
     return Snapshot(
         {run.id: run for run in runs},
         {job.id: job for job in jobs},
-        await over_all.counts(),
+        await store.counts(all_versions=True),
         notes,
         tuple(entry(item.entry) for feed in feeds for item in feed.items),
     )

@@ -10,7 +10,6 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
 from pollux.model import (
-    ALL_VERSIONS,
     LIVE,
     SCHEDULER_VERSION,
     AuditLine,
@@ -45,7 +44,6 @@ REPEATABLE = {
 }
 ON_RECORD = {"put_jobs", "delete_jobs", "move_jobs", "enqueue", "cancel", "revive", "put_notes"}
 VERSIONS = (SCHEDULER_VERSION, SCHEDULER_VERSION, OTHER)
-CLAIMED = (*VERSIONS, ALL_VERSIONS)
 SPANS = st.sampled_from([1, 5, 31, 61, 3_600])
 SHM = Path("/dev/shm")  # no disk is proved here: kill -9 and power cuts have their own tests
 
@@ -218,13 +216,13 @@ class StoreMachine(Planning):
         limit=st.integers(1, 4),
         first=st.integers(1, 3),
         feed_max=st.sampled_from([1_000, 1_000, 5]),
-        version=st.sampled_from(CLAIMED),
+        version=st.sampled_from(VERSIONS),
     )
     def claim(self, limit, first, feed_max, version=SCHEDULER_VERSION):
         token = f"c{next(self.numbers)}"
         claimed = self.do(
             "claim",
-            stores={OTHER: self.stores.beside, ALL_VERSIONS: self.stores.over_all}.get(version),
+            stores=self.stores.beside if version == OTHER else None,
             node="n",
             token=token,
             limit=limit,
@@ -238,27 +236,11 @@ class StoreMachine(Planning):
             assert self.seen.counts.ends > feed_max, "of all versions: at least as many as of this one"
             assert claimed.runs == ()
             return
-        if version == ALL_VERSIONS:
-            self.check_claim_of_all(claimed.runs, limit, first)
-        else:
-            self.check_claim(claimed.runs, limit, first, version)
+        self.check_claim(claimed.runs, limit, first, version)
         self.ledger.delivered(claimed.runs)
         for run in claimed.runs:  # no two leases end at the same time
             self.do("renew", [Renewal(run.id, run.token)], lease_ms=self.span(30), now_ms=self.now)
         self.leases += claimed.runs
-
-    def check_claim_of_all(self, runs, limit, first):
-        """Version by version: whoever was not filled by one has asked it for all it has."""
-        asked = list(dict.fromkeys(run.scheduler_version for run in runs))
-        left = limit
-        for version in asked:
-            mine = [run for run in runs if run.scheduler_version == version]
-            self.check_claim(mine, left, first, version)
-            left -= len(mine)
-        assert left >= 0
-        if left:
-            for version in {job.scheduler_version for job in self.seen.jobs.values()}.difference(asked):
-                self.check_claim([], left, first, version)
 
     def check_claim(self, runs, limit, first, version):
         after = self.stores.look(self.now)

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pollux.model import (
-    ALL_VERSIONS,
     SCHEDULER_VERSION,
     AuditLine,
     Back,
@@ -126,8 +125,6 @@ class Script:
         self.now_ms = T0 + self.number * (TICK_MS + MOMENTS) + self.shift_ms
         is_other = step.name in IN_A_VERSION and self.dice.random() < 0.2
         self.cast.version = OTHER if is_other else SCHEDULER_VERSION
-        if step.name == "claim" and self.dice.random() < 0.2:
-            self.cast.version = ALL_VERSIONS
         await getattr(self, step.name)()
 
     async def do(self, verb, *args, **options):
@@ -443,9 +440,8 @@ class Script:
         await self.do("feed", limit=self.dice.choice((1, 5, 1_000)), now_ms=self.now_ms)
         await self.do("wake")
         await self.do("lines", now_ms=self.now_ms)
-        self.cast.version = ALL_VERSIONS
-        await self.do("lines", now_ms=self.now_ms)
         await self.do("counts")
+        await self.do("counts", all_versions=True)
 
     async def clock(self):
         """Forwards, or back: by whole seconds, so that no two moments meet."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from pollux.model import Overlap, RunState
-from tests.conformance.machine import CLAIMED, DISTURBANCES, VERDICTS, VERSIONS, StoreMachine
+from tests.conformance.machine import DISTURBANCES, VERDICTS, VERSIONS, StoreMachine
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
@@ -49,7 +49,7 @@ WALK = {
     ),
     "claim": (
         4,
-        lambda dice: (dice.randint(1, 4), dice.randint(1, 3), dice.choice([1_000, 1_000, 5]), dice.choice(CLAIMED)),
+        lambda dice: (dice.randint(1, 4), dice.randint(1, 3), dice.choice([1_000, 1_000, 5]), dice.choice(VERSIONS)),
     ),
     "work": (
         8,

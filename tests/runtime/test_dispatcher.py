@@ -7,7 +7,7 @@ import pytest
 
 from pollux.errors import StoreError, StoreTimeout
 from pollux.events import ClaimsRefused, LoopRecovered
-from pollux.model import ALL_VERSIONS, DRAIN, Cause, Node, NotePut, RunState
+from pollux.model import DRAIN, Cause, Node, NotePut, RunState
 from pollux.runtime.dispatcher import ClaimOptions
 from pollux.runtime.loop import Rest
 from pollux.testing.faults import HastyWaits, NoWaits
@@ -311,7 +311,7 @@ async def test_a_node_of_another_version_that_knows_the_handler_is_not_let_go_fi
     assert not shop.dispatcher.backoff.is_polling
 
     await shop.clock.advance(5_000)
-    await shop.store.beat(Node("near", handlers=("stranger",), scheduler_version=ALL_VERSIONS), ttl_ms=45_000)
+    await shop.store.beat(Node("near", handlers=("stranger",)), ttl_ms=45_000)
     await shop.enqueue(job, "r2")
     await shop.dispatcher.turn()
     assert shop.dispatcher.backoff.is_polling

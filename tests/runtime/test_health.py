@@ -15,7 +15,6 @@ from pollux.observe.health_json import health_document, workers_document
 from pollux.store.memory import MemoryStore
 from pollux.testing.conformance.builders import a_job, a_run, advance, dead_letter, given_jobs, the_job
 from pollux.units import moment_ms
-from tests.runtime.scrape import worries
 from tests.runtime.test_app import finished, until
 
 HEALTH_PAGE = Path(__file__).parents[2] / "docs" / "health.md"
@@ -203,24 +202,14 @@ async def test_health_can_be_asked_where_nothing_runs():
     await app.close()
 
 
-async def test_a_worker_of_all_versions_can_be_asked(tmp_path):
-    app = Pollux(f"sqlite:///{tmp_path}/p.db", plans=False, scheduler_version="all")
-    app.handler(home)
-    async with app:
-        health = await app.health()
-        assert worries(health) == ["leader"]
-        assert health.snapshot.deployment.overdue_ms is None
-
-
-@pytest.mark.parametrize("version", [None, "all"])
-async def test_a_due_time_that_is_neither_fired_nor_skipped_is_not_healthy(version):
+async def test_a_due_time_that_is_neither_fired_nor_skipped_is_not_healthy():
     """Somebody leads and beats, and does not fire: a second is much for a job that is due each second.
 
     Not for one that is due each day, though it waits longer.
     """
     clock = FakeClock()
     store = MemoryStore(clock)
-    app = Pollux(store, clock=clock, scheduler_version=version)
+    app = Pollux(store, clock=clock)
     app.handler(home)
     await app.open()
     now_ms = clock.now_ms()
@@ -285,11 +274,10 @@ async def test_a_look_costs_no_more_calls_where_versions_share_the_store():
     await app.close()
 
 
-@pytest.mark.parametrize(("version", "most"), [(None, 12), ("all", 17)], ids=["one version", "a worker of all"])
-async def test_a_look_at_a_deployment_where_much_is_amiss_costs_as_much_as_the_page_says(version, most):
-    assert {12: "twelve at most", 17: "seventeen on a worker of all versions"}[most] in HEALTH_PAGE.read_text()
+async def test_a_look_at_a_deployment_where_much_is_amiss_costs_as_much_as_the_page_says():
+    assert "twelve at most" in HEALTH_PAGE.read_text()
     store = MemoryStore()
-    app = Pollux(store, scheduler_version=version, plans=False)
+    app = Pollux(store, plans=False)
     await app.open()
     for number in (2, *range(3, 10)):
         await given_jobs(store.of_version(number), a_job(f"j{number}", handler="gone", source="code:old"))
@@ -300,7 +288,7 @@ async def test_a_look_at_a_deployment_where_much_is_amiss_costs_as_much_as_the_p
     before = {verb: stats.calls for verb, stats in app.backend.calls.items()}
     seen = (await app.health()).snapshot
     asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.calls.items()}
-    assert sum(asked.values()) == most, asked
+    assert sum(asked.values()) == 12, asked
     assert seen.dead
     assert seen.deployment.drained
     assert seen.deployment.forsaken

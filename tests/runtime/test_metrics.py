@@ -332,14 +332,14 @@ async def test_a_retried_attempt_and_one_handed_back_are_told_apart():
 
 
 async def test_nodes_of_two_versions_on_one_store_tell_each_of_its_own(tmp_path):
-    """And a scraper that has both can tell whose is whose; a worker for all of them has the sum."""
+    """And a scraper that has both can tell whose is whose."""
     url, seen = f"sqlite:///{tmp_path}/v.db", {}
-    for number, jobs in ((1, ["a", "b", "c"]), (2, ["d"]), ("all", [])):
-        app = Pollux(url, scheduler_version=number, plans=number != "all")
+    for number, jobs in ((1, ["a", "b", "c"]), (2, ["d"])):
+        app = Pollux(url, scheduler_version=number)
         for job_id in jobs:
             app.add(app.handler(once_more, name=f"h.{job_id}"), id=job_id)
         async with app:
             found = await scrape(app)
         [(_, labels)] = found.all("build_info")
         seen[dict(labels)["scheduler_version"]] = found("scheduler_jobs")
-    assert seen == {"1": 3, "2": 1, "all": 4}
+    assert seen == {"1": 3, "2": 1}

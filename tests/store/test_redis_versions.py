@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pollux.model import ALL_VERSIONS, Done, Node
+from pollux.model import Done, Node
 from pollux.store.contract import Answer
 from pollux.testing.conformance.builders import T0, a_run, claim, finished, given, given_jobs, ids, leased, settlement
 from tests.servers.redis import own_url
@@ -206,24 +206,6 @@ async def test_workers_of_a_dropped_version_hear_its_bell_when_it_comes_again(st
         await store.move_jobs(["job"], OLD)
         await store.enqueue([a_run("a", due_ms=1)])
         assert ids((await waits).runs) == ["a"]
-
-
-@pytest.mark.usefixtures("only_rings")
-async def test_who_waits_for_all_versions_is_rung_also_when_the_first_one_was_dropped(store, redis):
-    await given_jobs(store, "job")
-    await store.move_jobs(["job"], 3)
-    assert await store.drop_version(2) is Answer.OK
-    everywhere, third = store.of_version(ALL_VERSIONS), store.of_version(3)
-
-    async with asyncio.timeout(SOON_S):
-        waits = await claiming(everywhere, redis, "t")
-        await third.wake()
-        assert (await waits).runs == ()
-        await third.enqueue([a_run("a", due_ms=1)])
-        [run] = (await everywhere.claim(node="n", token="u", limit=1, lease_ms=9_000)).runs
-        waits = await claiming(everywhere, redis, "v")
-        await third.cancel(run_ids=[run.id])
-        assert (await waits).runs == ()
 
 
 async def test_the_first_version_keeps_the_streams_that_every_opening_makes(store, redis, url):

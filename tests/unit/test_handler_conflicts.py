@@ -5,7 +5,7 @@ import sys
 import pytest
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, Declares, Node, handler_conflicts
+from pollux.model import Declares, Node, handler_conflicts
 from pollux.registry import CODES_MAX, Handler, Registry
 
 ONE = Node("one", handlers=("http", "jobs:run"), codes=("", "aaaa"), declares=(Declares("file:one"),), started_ms=1)
@@ -46,10 +46,6 @@ def test_many_nodes_of_two_programs_are_told_once():
     fleet = [replace(each, id=f"{each.id}{n}", started_ms=n) for n in range(200) for each in (ONE, TWO)]
     [found] = handler_conflicts(fleet)
     assert found.nodes == ("one0", "two0")
-
-
-def test_a_worker_of_all_versions_gets_the_runs_of_each():
-    assert handler_conflicts([ONE, replace(TWO, scheduler_version=ALL_VERSIONS)])
 
 
 def _function(tmp_path, monkeypatch, module, text):

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.model import (
-    ALL_VERSIONS,
     Counts,
     Drained,
     Node,
@@ -171,12 +170,6 @@ def test_a_version_beside_this_one_that_is_led_is_named_and_one_without_work_is_
 def test_just_after_a_start_the_other_version_may_be_about_to_start_too():
     young = replace(beside(jobs=2), node=replace(OWN, started_ms=NOW - 29_000))
     assert judge(young).status == DEGRADED
-
-
-def test_a_worker_of_all_versions_looks_at_each():
-    everywhere = replace(beside(jobs=2).deployment, version=ALL_VERSIONS)
-    [worry] = judge(replace(WELL, deployment=everywhere)).worries()
-    assert worry.seen.startswith("version 1 (2 jobs): no leader")
 
 
 def test_where_no_node_of_this_version_lives_the_cure_is_one_of_this_version():

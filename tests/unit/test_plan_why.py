@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from pollux.model import (
     AHEAD_MAX,
-    ALL_VERSIONS,
     Cause,
     Cron,
     Declares,
@@ -149,8 +148,6 @@ def test_a_node_of_another_version_does_not_count():
     others = (replace(NODE, scheduler_version=3), replace(NODE, id="n2", busy=2))
     assert run(nodes=others).reason.startswith("it is ready, but all 2 seats are busy")
     assert job(nodes=(replace(NODE, scheduler_version=3), replace(NODE, id="n2", handlers=()))).answer == "stranded"
-    every = replace(NODE, scheduler_version=ALL_VERSIONS)
-    assert job(nodes=(every,), scheduler_version=99).answer == "waits"
 
 
 # jobs

@@ -15,7 +15,6 @@ from pollux.app.settings import SettingVerbs
 from pollux.errors import Conflict, NotFound, StoreMoved
 from pollux.ids import new_id
 from pollux.model import (
-    ALL_VERSIONS,
     DRAIN,
     TURN,
     Drained,
@@ -129,6 +128,6 @@ class DrainVerbs(SettingVerbs):
 
 def leaders_of(nodes: Sequence[Node]) -> tuple[str, ...]:
     """Who leads, version by version."""
-    versions = sorted({node.scheduler_version for node in nodes} - {ALL_VERSIONS})
+    versions = sorted({node.scheduler_version for node in nodes})
     found = [leader_of(node for node in nodes if node.scheduler_version == version) for version in versions]
     return tuple(node.id for node in found if node is not None)

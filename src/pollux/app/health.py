@@ -18,7 +18,6 @@ from pollux.app.source_history import latest_sets
 from pollux.app.start_notes import starts_of
 from pollux.errors import PolluxError
 from pollux.model import (
-    ALL_VERSIONS,
     ASIDE,
     DRAIN,
     STOP,
@@ -75,7 +74,6 @@ KEPT_MS = 1_000  # a look serves for so long
 LOOK_SECONDS = 5.0
 DEAD_MAX = 25
 DUE_MAX = 100  # due jobs that are looked at, and versions of a node that serves all
-VERSIONS_MAX = 5
 LATE_BOUNDS = (1, 4, 6, 8, 10, 12, 14, 16, 19, 22)  # of the buckets of lateness that are told: 1 ms to 70 minutes
 
 
@@ -163,10 +161,10 @@ class HealthWatch:
             store.problems(),
             stops_as_far(store.notes(STOP)),
             as_far(store.notes(ASIDE)),
-            _overdue(store, versions, now_ms),
+            _overdue(store, now_ms),
             self._jobs(store, counts),
         )
-        serving = tuple(node for node in nodes if version == ALL_VERSIONS or node.serves(version))
+        serving = tuple(node for node in nodes if node.serves(version))
         drained = [drained_of(note) for note in stops]
         left = forsaken(jobs, serving)
         latest = await latest_sets(store) if may_be_at_odds(serving) else {}
@@ -187,7 +185,7 @@ class HealthWatch:
             stops=tuple(_stop(note) for note, drain in zip(stops, drained, strict=True) if drain is None),
             drained=tuple(_told(drain) for drain in drained if drain is not None and _stands(drain, nodes)),
             sealed=await self._app.sealed() if DRAIN in {note.key for note in stops} else "",  # none is without it
-            aside=tuple([each for each in all_aside(aside) if version in (ALL_VERSIONS, each.version)]),
+            aside=tuple([each for each in all_aside(aside) if each.version == version]),
             clocks=await self._clocks(store, aside, now_ms),
             forsaken=tuple((source, tuple(ids)) for source, ids in left.items()),
             starts=await starts_of(store) if is_missed else (),
@@ -197,7 +195,7 @@ class HealthWatch:
     async def _clocks(self, store: Store, aside: Iterable[Note], now_ms: int) -> tuple[ClockNote, ...]:
         """Without a crew we know our own clock only: the store is asked before its clock is said to have come back."""
         version = store.scheduler_version
-        found = tuple([each for each in clock_notes(aside) if version in (ALL_VERSIONS, each.version)])
+        found = tuple([each for each in clock_notes(aside) if each.version == version])
         if self.crew is None and any(each.is_behind(now_ms) for each in found):
             true_ms = await store.now()
             return found if any(each.is_behind(true_ms) for each in found) else ()
@@ -215,7 +213,7 @@ class HealthWatch:
             page, _ = await as_far(store.list_jobs(limit=JOBS_MAX))
             found = list(page.jobs)
         version = store.scheduler_version
-        return [job for job in found if version in (ALL_VERSIONS, job.scheduler_version)]
+        return [job for job in found if job.scheduler_version == version]
 
     def _category(self, job: Job) -> str | None:
         """Of a job's last error: known to the node on which it happened, and to no other."""
@@ -289,13 +287,8 @@ async def _versions_and_nodes(store: Store) -> tuple[list[Version], list[Node]]:
     return versions, by_term(living, versions)
 
 
-async def _overdue(store: Store, versions: list[Version], now_ms: int) -> Job | None:
-    """The most overdue job; a node of all versions looks at each that has jobs."""
-    handles = [store]
-    if store.scheduler_version == ALL_VERSIONS:
-        handles = [store.of_version(each.number) for each in versions if each.counts.jobs][:VERSIONS_MAX]
-    found = await asyncio.gather(*(due_as_far(each, before_ms=now_ms, limit=DUE_MAX) for each in handles))
-    return most_overdue([job for jobs in found for job in jobs], now_ms)
+async def _overdue(store: Store, now_ms: int) -> Job | None:
+    return most_overdue(await due_as_far(store, before_ms=now_ms, limit=DUE_MAX), now_ms)
 
 
 def most_overdue(jobs: Sequence[Job], now_ms: int) -> Job | None:

@@ -15,7 +15,7 @@ from pollux.app.audit_lines import ChangeVerbs
 from pollux.app.declarations import NewestReleases
 from pollux.app.start_notes import app_words, note_start
 from pollux.errors import Illegible, NotFound, Unreadable
-from pollux.model import ALL_VERSIONS, Job, Run, RunState
+from pollux.model import Job, Run, RunState
 from pollux.registry import Registry, job_id_of
 from pollux.store.contract import Answer, JobFilter, JobPage, JobPut, RunAnswer, RunFilter, RunPage
 from pollux.store.decoding import as_far
@@ -123,8 +123,6 @@ class LookupVerbs(ChangeVerbs):
         Another caller may have added it since: it is looked for again.  Raises `NotFound` where a newer release of its
         source decides, which has no such job.
         """
-        if self._store.scheduler_version == ALL_VERSIONS:
-            return False
         if self._registry.unwritten(job.id) is None:
             return True
         newest = await self._releases.of(self._store, job.source)

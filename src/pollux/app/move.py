@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from pollux.clock import Clock
 from pollux.errors import Conflict
 from pollux.model import (
-    ALL_VERSIONS,
     DRAIN,
     FINISHED,
     AuditLine,
@@ -393,7 +392,7 @@ async def _nodes(store: Store) -> list[Node]:
 
 
 async def _counts(store: Store) -> Counts:
-    return await store.of_version(ALL_VERSIONS).counts()
+    return await store.counts(all_versions=True)
 
 
 def _level(counts: Counts) -> tuple[int, int, int, int]:

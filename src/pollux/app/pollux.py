@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Self, Unpack, overload
 
 from pollux.app.batches import BatchVerbs
 from pollux.app.blocking import Blocking
@@ -35,11 +35,11 @@ from pollux.app.side_services import SideServices
 from pollux.app.verbs import Verbs, default_actor
 from pollux.clock import Clock, SystemClock
 from pollux.config import Config
-from pollux.errors import InvalidConfig, InvalidInput, PolluxError
+from pollux.errors import InvalidConfig, PolluxError
 from pollux.events import Events, NodeStarted, NodeStopped
 from pollux.handlers import register
 from pollux.ids import new_id
-from pollux.model import ALL_VERSIONS, Job, Schedule, check_version, leader_of
+from pollux.model import Job, Schedule, check_version, leader_of
 from pollux.observe import attach_logs
 from pollux.plan import Diff
 from pollux.registry import Registry
@@ -74,7 +74,7 @@ class Pollux(ReloadableApp, BatchVerbs, WatchedVerbs):
         allow_exec: bool = False,
         http_per_target: int = 4,
         http_allow_networks: Sequence[str] = (),
-        scheduler_version: int | Literal["all"] | None = None,
+        scheduler_version: int | None = None,
         **options: Unpack[NodeOptions],
     ) -> None:
         self.options = options_of(**options)
@@ -82,9 +82,7 @@ class Pollux(ReloadableApp, BatchVerbs, WatchedVerbs):
         clock, dice = clock or SystemClock(), dice or Random()  # noqa: S311  ids, not secrets
         backend, self.store_url = _backend(store, clock)
         if scheduler_version is not None:
-            backend = backend.of_version(
-                ALL_VERSIONS if scheduler_version == "all" else check_version(scheduler_version)
-            )
+            backend = backend.of_version(check_version(scheduler_version))
         super().__init__(
             backend,
             Registry(),
@@ -274,12 +272,6 @@ class Pollux(ReloadableApp, BatchVerbs, WatchedVerbs):
             raise PolluxError(
                 "an app cannot start inside the child process of one of its own handlers; "
                 'put what starts it under `if __name__ == "__main__":`'
-            )
-        if self.options.plans and self._store.scheduler_version == ALL_VERSIONS:
-            raise InvalidInput(
-                "a node that plans serves one version, not all",
-                where="scheduler_version",
-                cure="name one, or run a worker of all: `pollux worker --scheduler-version all`",
             )
         check_isolation(self._registry, self.declared.jobs())
         if self.options.runs:

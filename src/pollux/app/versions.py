@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from pollux.app.audit_lines import ChangeVerbs
 from pollux.errors import Conflict, NotFound
-from pollux.model import ALL_VERSIONS, FINISHED, LIVE, Run, RunState, Version, check_version
+from pollux.model import FINISHED, LIVE, Run, RunState, Version, check_version
 from pollux.model.run_counts import ENDS, RunCounts, counted_since
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Counts, JobFilter, RunFilter, RunPage
 from pollux.store.decoding import as_far
@@ -77,7 +77,7 @@ class VersionVerbs(ChangeVerbs):
 
     async def counts(self) -> Counts:
         """Over all versions."""
-        return await self._store.of_version(ALL_VERSIONS).counts()
+        return await self._store.counts(all_versions=True)
 
     async def move_jobs(self, ids: Sequence[str], to: int) -> dict[str, Answer]:
         """Take jobs over into a version, with their due times, their memory and their live runs.

@@ -12,7 +12,7 @@ from pollux.cli.command_table import FAILED
 from pollux.cli.options import StoreChoice, ask, existing_store, json_option, store_options
 from pollux.cli.output import print_json, progress
 from pollux.cli.runner import TeachingCommand
-from pollux.model import ALL_VERSIONS, Node
+from pollux.model import Node
 from pollux.units import counted
 
 LOOK_S = 0.5
@@ -117,5 +117,5 @@ async def _triggered(app: Any) -> tuple[Any, list[Node]]:
 def _with_version(leader: str, nodes: list[Node]) -> str:
     """`n1`, or `n1 of version 1` where several versions share the store."""
     versions = {node.id: node.scheduler_version for node in nodes}
-    is_one = len(set(versions.values()) - {ALL_VERSIONS}) == 1
+    is_one = len(set(versions.values())) == 1
     return leader if is_one or leader not in versions else f"{leader} of version {versions[leader]}"

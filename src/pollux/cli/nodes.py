@@ -9,7 +9,7 @@ import click
 from pollux.cli.options import StoreChoice, ask, existing_store, json_option, store_options
 from pollux.cli.output import ago, full, now_ms, print_json, print_table, span
 from pollux.cli.runner import TeachingCommand
-from pollux.model import ALL_VERSIONS, Declares, Drained, Node, role_of
+from pollux.model import Declares, Drained, Node, role_of
 from pollux.units import counted
 
 SILENT_MS = 20_000  # nodes beat every 15 s
@@ -50,7 +50,7 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
                 _leads(node, now, is_sealed=is_sealed),
                 str(len(node.handlers)),
                 ", ".join(_declared(source) for source in node.declares),
-                "all" if node.scheduler_version == ALL_VERSIONS else str(node.scheduler_version),
+                str(node.scheduler_version),
                 ago(node.started_ms, now=now),
                 _seen(node, now),
                 node.version,

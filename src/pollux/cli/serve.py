@@ -94,7 +94,6 @@ def worker(config: str | None, *, watch: bool | None, verbose: bool, **arguments
 
     For example:
       pollux worker --app monitor:app --store sqlite:///monitor.db --seats 50
-      pollux worker --app monitor:app --scheduler-version all    runs of every deployment on the store
     """
     _serve(config, _verbosely(arguments, verbose=verbose), plans=False, watch=watch)
 

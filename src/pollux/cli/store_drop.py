@@ -50,11 +50,9 @@ def drop(url: str, *, force: bool, as_json: bool) -> None:
 
 async def _looked_at(url: str) -> Counts:
     """How much would go; refused where somebody needs it."""
-    from pollux.model import ALL_VERSIONS
-
     async with opened(url) as store:
         await _refuse_needed(store, hide(url))
-        return await store.of_version(ALL_VERSIONS).counts()
+        return await store.counts(all_versions=True)
 
 
 async def _refuse_needed(store: Store, name: str) -> None:

@@ -60,8 +60,7 @@ SETTINGS = {
     "a power cut may still cost a second), [PostgreSQL](stores/postgres.md) that awaits no disk",
     "release": "a number that grows with your releases: an older one changes nothing of a newer one's jobs, see "
     "[many machines](many-machines.md)",
-    "scheduler_version": "which deployment on this store it belongs to: a number, or `all` for a worker of every one, "
-    "see [versions](versions.md)",
+    "scheduler_version": "which deployment on this store it belongs to, see [versions](versions.md)",
     "allow_exec": "`true` lets jobs run commands: see [isolation](isolation.md)",
     "history.keep": "finished runs kept of each job, and as many that failed",
     "history.age": "and for how long",

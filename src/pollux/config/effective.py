@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from pollux.config.descriptions import SETTINGS
 from pollux.config.settings import DEFAULT, OPTIONS, Config, Option
-from pollux.model import ALL_VERSIONS
 from pollux.secrets import hide
 from pollux.units import format_ms
 
@@ -54,8 +53,6 @@ def shown(option: Option, value: Any) -> str:
     if value is None or value == "":
         _, has_words, words = plain(SETTINGS.get(option.path, "")).rpartition("; ")
         return f"({words})" if has_words else "(none)"
-    if option.path == "scheduler_version" and value == ALL_VERSIONS:
-        return "all"
     if option.path == "server.token":
         return "***"
     if option.path == "heartbeat.url":

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from pollux.errors import InvalidInput
-from pollux.model import ALL_VERSIONS, RENEW_MIN_MS, SCHEDULER_VERSION, VERSION_MAX, Job
+from pollux.model import RENEW_MIN_MS, SCHEDULER_VERSION, VERSION_MAX, Job
 from pollux.store.urls import EXAMPLES, check_url
 from pollux.units import DAY_MS, HOUR_MS, duration_ms, format_ms, format_size, size_bytes
 
@@ -111,7 +111,7 @@ class Config(Struct, frozen=True, kw_only=True):
     )
     redis_prefix: str = ""  # prefix of all keys on Redis; "": as in the store's URL
     release: int = 0
-    scheduler_version: int = SCHEDULER_VERSION  # or ALL_VERSIONS, of a worker
+    scheduler_version: int = SCHEDULER_VERSION
     allow_exec: bool = False  # jobs may run commands
     history_keep: int = 100  # finished runs of a job
     history_age_ms: int = 7 * DAY_MS
@@ -273,11 +273,6 @@ def _share(value: Any) -> float:
     return share
 
 
-def _version(value: Any) -> int:
-    """Parse a number, or `all`."""
-    return ALL_VERSIONS if value == "all" else _whole(1, VERSION_MAX)(value)
-
-
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -305,7 +300,13 @@ OPTIONS = (
     ),
     Option("durability", "durability", "durability", _one_of("usual", "required")),
     Option("release", "release", "release", _whole(0, 2**53)),
-    Option("scheduler_version", "scheduler_version", "scheduler_version", _version, also=("SCHEDULER_VERSION",)),
+    Option(
+        "scheduler_version",
+        "scheduler_version",
+        "scheduler_version",
+        _whole(1, VERSION_MAX),
+        also=("SCHEDULER_VERSION",),
+    ),
     Option("allow_exec", "allow_exec", "allow_exec", flag),
     Option("history.keep", "history_keep", "history_keep", _whole(1, 1_000_000), live=True),
     Option("history.age", "history_age_ms", "history_age", _duration(1_000, 3_653 * DAY_MS), live=True),

@@ -120,11 +120,10 @@ from pollux.model.run import (
 )
 from pollux.model.schedule import INTERVAL_MIN_MS, Cron, Interval, Once, OnEvent, Schedule
 from pollux.model.unreadable import ASIDE, UnreadableNote, all_aside, aside_key, feed_value, jobs_value, set_aside
-from pollux.model.version import ALL_VERSIONS, SCHEDULER_VERSION, VERSION_MAX, Version, check_version
+from pollux.model.version import SCHEDULER_VERSION, VERSION_MAX, Version, check_version
 
 __all__ = [
     "AHEAD_MAX",
-    "ALL_VERSIONS",
     "API_SOURCE",
     "ASIDE",
     "AT_ODDS_CURE",

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
 from pollux.model.note import Note
-from pollux.model.version import ALL_VERSIONS, SCHEDULER_VERSION, Version
+from pollux.model.version import SCHEDULER_VERSION, Version
 from pollux.units import SECOND_MS, format_ms
 
 RENEW_MIN_MS = 250  # slow but ordinary answer time of a store
@@ -67,11 +67,11 @@ class Node(Struct, frozen=True, omit_defaults=True):
     leads_ms: int = 0  # since when
     key: str = ""  # the name of its leadership
     beat_ms: int = 0
-    scheduler_version: int = SCHEDULER_VERSION  # the version it serves, or `ALL_VERSIONS`
+    scheduler_version: int = SCHEDULER_VERSION  # the version it serves
     load: NodeLoad = NodeLoad()
 
     def serves(self, version: int) -> bool:
-        return self.scheduler_version in (version, ALL_VERSIONS)
+        return self.scheduler_version == version
 
     def does_as(self, other: Node) -> bool:
         """Whether it can run the same runs as the other node."""
@@ -96,7 +96,7 @@ def declares(source: str, release: int, ids: Iterable[str]) -> Declares:
 def unserved(version: int, nodes: Iterable[Node]) -> tuple[str, str] | None:
     """The problem and its cure if nodes are alive and none of them serves this version."""
     served = sorted({node.scheduler_version for node in nodes})
-    if not served or version == ALL_VERSIONS or {version, ALL_VERSIONS} & set(served):
+    if not served or version in served:
         return None
     cure = f"start one: {serve_words(version)}; or move what is there to a version that is served: "
     return f"no node serves version {version}", cure + move_words(version, served[-1])
@@ -113,8 +113,7 @@ def held_up(nodes: Iterable[Node], version: int) -> str:
 
 def serve_words(version: int) -> str:
     """The command that starts a node that plans this version."""
-    is_default = version in (SCHEDULER_VERSION, ALL_VERSIONS)
-    return "pollux serve" if is_default else f"pollux serve --scheduler-version {version}"
+    return "pollux serve" if version == SCHEDULER_VERSION else f"pollux serve --scheduler-version {version}"
 
 
 def move_words(version: int, to: int) -> str:
@@ -179,9 +178,9 @@ def role_of(node: Node) -> NodeRole:
     return "silent" if node.leads_ms else "standby" if node.plans else "worker"
 
 
-def leadership(nodes: Sequence[Node], *, now_ms: int, version: int = ALL_VERSIONS) -> Leadership:
+def leadership(nodes: Sequence[Node], *, now_ms: int, version: int = SCHEDULER_VERSION) -> Leadership:
     """The leadership of one version, from all living nodes as `by_term` returns them."""
-    own = [node for node in nodes if version == ALL_VERSIONS or node.serves(version)]
+    own = [node for node in nodes if node.serves(version)]
     leader = leader_of(own)
     others = [node for node in own if role_of(node) == "standby" and now_ms - node.beat_ms <= BEAT_LATE_MS]
     if leader is None and others:
@@ -204,7 +203,7 @@ def leadership(nodes: Sequence[Node], *, now_ms: int, version: int = ALL_VERSION
 def _or_move(nodes: Iterable[Node], version: int, now_ms: int) -> str:
     """The alternative cure if another version has a leader."""
     led = [node.scheduler_version for node in nodes if node.leads and now_ms - node.beat_ms <= BEAT_LATE_MS]
-    if version == ALL_VERSIONS or not led:
+    if not led:
         return ""
     return f"; or move what is there: {move_words(version, max(led))}"
 

@@ -12,7 +12,6 @@ from pollux.errors import InvalidInput
 from pollux.model.results import Counts
 
 SCHEDULER_VERSION = 2
-ALL_VERSIONS = 0  # a worker that claims from all versions
 VERSION_MAX = 9_999
 
 

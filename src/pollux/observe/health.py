@@ -20,7 +20,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.model import (
-    ALL_VERSIONS,
     AT_ODDS_CURE,
     BEAT_LATE_MS,
     LOOP_CURE,
@@ -127,7 +126,7 @@ def _store(seen: Deployment) -> HealthFinding:
             "store", DEGRADED, "; ".join(what for what, *_ in found), "; ".join(cure for *_, cure in found)
         )
     where = ""
-    if seen.others and seen.version != ALL_VERSIONS:
+    if seen.others:
         where = f" in version {seen.version}, {_count(sum(each.counts.jobs for each in seen.others))} in others"
     return HealthFinding("store", HEALTHY, f"the store answers; {_many(seen.counts.jobs, 'job')}{where}")
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from pollux.log_format import safe
-from pollux.model import ALL_VERSIONS
 from pollux.observe.snapshot import (
     Counters,
     Deployment,
@@ -215,8 +214,8 @@ def held(readings: Readings) -> Iterator[Sample]:
 
 
 def build(readings: Readings) -> Iterator[Sample]:
-    served = "all" if readings.scheduler_version == ALL_VERSIONS else str(readings.scheduler_version)
-    yield (readings.version, readings.python, readings.snapshot.store, served), 1
+    served = readings.scheduler_version
+    yield (readings.version, readings.python, readings.snapshot.store, str(served)), 1
 
 
 def refused(readings: Readings) -> Iterator[Sample]:

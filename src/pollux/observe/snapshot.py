@@ -58,7 +58,7 @@ class Deployment(Struct, frozen=True):
     counts: Counts
     lines: tuple[QueueDepth, ...]  # by priority, from 1 on
     nodes: tuple[Node, ...]
-    version: int = SCHEDULER_VERSION  # whose figures and nodes these are, or `ALL_VERSIONS`
+    version: int = SCHEDULER_VERSION  # whose figures and nodes these are
     versions: tuple[Version, ...] = ()  # all that are on the store
     elsewhere: tuple[Node, ...] = ()  # nodes that serve another version alone
     overdue_job: str = ""  # due for the longest time, of those that are late by their own schedule if there are any

@@ -16,7 +16,7 @@ from msgspec import Struct
 from pollux.clock import Clock
 from pollux.events import ClaimsRefused
 from pollux.ids import new_id
-from pollux.model import ALL_VERSIONS, DRAIN, STOP, Back, Cancelled, Cause, Hold, Job, Node, Note, Run, drain_key
+from pollux.model import DRAIN, STOP, Back, Cancelled, Cause, Hold, Job, Node, Note, Run, drain_key
 from pollux.plan import stop_of, stop_words
 from pollux.runtime.attempt import Attempt, WorkerState
 from pollux.runtime.isolation.parent import SUSPECTS_MAX, is_suspect
@@ -179,9 +179,8 @@ class Dispatcher(Loop):
         return not self._unknown_handlers.isdisjoint(self._other_handlers)
 
     def _is_peer(self, node: Node) -> bool:
-        """Whether both claim from the same versions."""
-        version = self.store.scheduler_version
-        return version == ALL_VERSIONS or node.serves(version)
+        """Whether both claim from the same version."""
+        return node.serves(self.store.scheduler_version)
 
     async def hand_back_unanswered(self) -> None:
         """Return runs that a claim without an answer may have leased to this node, and claim no more."""

@@ -138,7 +138,7 @@ class Store(Protocol):
 
     @property
     def scheduler_version(self) -> int:
-        """The version that this handle serves; `ALL_VERSIONS`: any, and then it can only claim."""
+        """The version that this handle serves."""
         ...
 
     async def open(self) -> None:
@@ -154,11 +154,7 @@ class Store(Protocol):
         ...
 
     def of_version(self, number: int) -> Store:
-        """A handle for another version on the same connections: open as long as this one is, in the same loop.
-
-        One of `ALL_VERSIONS` claims from each version that there is, in turn (a run's token then begins with
-        `<token>/<version>`), and counts over all; what concerns one version alone it refuses with `InvalidInput`.
-        """
+        """A handle for another version on the same connections: open as long as this one is, in the same loop."""
         ...
 
     # jobs
@@ -382,7 +378,9 @@ class Store(Protocol):
         """
         ...
 
-    async def counts(self) -> Counts: ...
+    async def counts(self, *, all_versions: bool = False) -> Counts:
+        """Of this version, or over all that there are; dead letters are counted over all."""
+        ...
 
     async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
         """What could be claimed now, by priority from 1 to 3; what waits for its time does not count.

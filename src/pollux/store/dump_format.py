@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
 from pollux.model import (
-    ALL_VERSIONS,
     SCHEDULER_VERSION,
     Arrived,
     AuditLine,
@@ -85,10 +84,10 @@ def dump_place(after: str | None, kinds: Sequence[str]) -> tuple[str, str]:
     raise InvalidInput(f"{after!r} is no place in a dump", cure="use what the page before answered as next")
 
 
-def entries_of(new: Sequence[Record]) -> Iterator[tuple[int, Entry]]:
+def entries_of(new: Sequence[Record]) -> Iterator[tuple[int | None, Entry]]:
     """A leader at work is told what came: nothing of it stands in what it has read before.
 
-    With the version whose leader it is; what concerns all of them with `ALL_VERSIONS`.
+    With the version whose leader it is; None: the leaders of all versions.
     """
     jobs: dict[int, list[str]] = {}
     held: dict[int, list[str]] = {}
@@ -102,4 +101,4 @@ def entries_of(new: Sequence[Record]) -> Iterator[tuple[int, Entry]]:
     for version, ids in held.items():
         yield version, Arrived(tuple(ids))
     if keys := tuple(record.key for record in new if isinstance(record, Note)):
-        yield ALL_VERSIONS, NotesChanged(keys)
+        yield None, NotesChanged(keys)

@@ -219,8 +219,8 @@ class Wrapped:
     async def now(self) -> int:
         return await self.call("now", self.store.now())
 
-    async def counts(self) -> Counts:
-        return await self.call("counts", self.store.counts())
+    async def counts(self, *, all_versions: bool = False) -> Counts:
+        return await self.call("counts", self.store.counts(all_versions=all_versions))
 
     async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
         return await self.call("lines", self.store.lines(before=before, now_ms=now_ms))

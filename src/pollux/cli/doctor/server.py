@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pollux.cli.doctor.finding import DoctorFinding, fail, ok, warn
 from pollux.errors import PolluxError
-from pollux.model import ALL_VERSIONS, ASIDE, START, STOP, Node, RunState, all_aside, by_term, starts_in
+from pollux.model import ASIDE, START, STOP, Node, RunState, all_aside, by_term, starts_in
 from pollux.model.clock_note import clock_notes
 from pollux.store.sqlite.inspect import DUE_MAX, JOBS_MAX, DatabaseReport
 from pollux.units import format_ms
@@ -88,7 +88,7 @@ async def _inside(url: str, now_ms: int) -> DatabaseReport:
             is_ours=True,
             version=1,
             newest=1,
-            counts=await store.of_version(ALL_VERSIONS).counts(),
+            counts=await store.counts(all_versions=True),
             nodes=tuple(by_term(nodes, versions)),
             versions=tuple(versions),
             waiting=sum(line.ready for line in lines),

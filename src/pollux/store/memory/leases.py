@@ -33,11 +33,6 @@ def claim(state: VersionState, asking: ClaimRequest, hold_ms: int, now_ms: int) 
     return Claimed(Answer.OK, (), {}, state.house.stops_revision, look_again_ms, now_ms)
 
 
-def claim_of(state: VersionState, version: int, asking: ClaimRequest, hold_ms: int, now_ms: int) -> Claimed:
-    """From another version than the handle's own."""
-    return claim(state.of(version), asking, hold_ms, now_ms)
-
-
 def _claimed(state: VersionState, runs: Sequence[Run], now_ms: int) -> Claimed:
     jobs: dict[str, Job] = {}
     for run in runs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, Node, NodeSeen, Term
+from pollux.model import Node, NodeSeen, Term
 from pollux.store.memory.state import HeldTerm, LivingNode, VersionState
 
 
@@ -14,16 +14,9 @@ def beat(state: VersionState, node: Node, ttl_ms: int, now_ms: int) -> None:
     state.nodes[node.id] = LivingNode(replace(node, beat_ms=now_ms), now_ms + ttl_ms)
     if not is_known:
         _bury(state, now_ms)
-        for each in _served(state, node.scheduler_version):
-            each.tell(NodeSeen(node.id))
-
-
-def _served(state: VersionState, version: int) -> list[VersionState]:
-    """The versions that a node is of use to; the one it serves is there from now on."""
-    if version == ALL_VERSIONS:
-        return state.there()
-    state.of(version).is_there = True
-    return [state.of(version)]
+        served = state.of(node.scheduler_version)
+        served.is_there = True
+        served.tell(NodeSeen(node.id))
 
 
 def _bury(state: VersionState, now_ms: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, NotePut, Run, chained
+from pollux.model import LIVE, AuditLine, Job, Note, NotePut, Run, chained
 from pollux.store.contract import Audit, DumpPage, LogPage, Pruning
 from pollux.store.dump_format import Record, TermRecord, Tombstone, dump_place, entries_of, read_record
 from pollux.store.memory.history import DEAD_LETTER, FAILED, PLAIN, UNCHANGED
@@ -178,7 +178,7 @@ def load(state: VersionState, records: Sequence[tuple[str, Any]]) -> int:
     values = [read_record(kind, data) for kind, data in records]
     new = [loaded for loaded in (_load(state, value) for value in values) if loaded is not None]
     for version, entry in entries_of(new):
-        if version == ALL_VERSIONS:
+        if version is None:
             state.tell_all(entry)
         else:
             state.of(version).tell(entry)

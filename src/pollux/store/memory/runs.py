@@ -8,7 +8,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, AT_THE_GATE, NotePut, QueueDepth, Run
+from pollux.model import AT_THE_GATE, NotePut, QueueDepth, Run
 from pollux.store.contract import Answer, Counts, RunAnswer, RunFilter, RunPage
 from pollux.store.filters import run_filter, run_place
 from pollux.store.limits import counted_max
@@ -153,9 +153,8 @@ def _live(state: VersionState, where: RunFilter, after: tuple[int, str] | None, 
     return nsmallest(at_most, found, key=lambda run: (run.due_ms, run.id))
 
 
-def counts(state: VersionState) -> Counts:
-    """Of one version, or of all of them if it is none's own."""
-    counted = list(state.house.states.values()) if state.version == ALL_VERSIONS else [state]
+def counts(state: VersionState, *, all_versions: bool = False) -> Counts:
+    counted = list(state.house.states.values()) if all_versions else [state]
     return Counts(
         held=sum(each.held for each in counted),
         ready=sum(each.ready for each in counted),
@@ -168,16 +167,14 @@ def counts(state: VersionState) -> Counts:
 
 
 def lines(state: VersionState, before: str | None, now_ms: int) -> tuple[QueueDepth, ...]:
-    counted = list(state.house.states.values()) if state.version == ALL_VERSIONS else [state]
     most = counted_max(before) + 1
-    return tuple(_line(counted, priority, _end(state, priority, before, now_ms), most) for priority in PRIORITIES)
+    return tuple(_line(state, priority, _end(state, priority, before, now_ms), most) for priority in PRIORITIES)
 
 
-def _line(states: Sequence[VersionState], priority: int, end: LinePlace | None, most: int) -> QueueDepth:
-    firsts = [state.first_in_line(priority) for state in states]
+def _line(state: VersionState, priority: int, end: LinePlace | None, most: int) -> QueueDepth:
     return QueueDepth(
-        ready=0 if end is None else sum(state.ready_before(priority, end, most) for state in states),
-        first_ms=min((ms for ms in firsts if ms is not None), default=None),
+        ready=0 if end is None else state.ready_before(priority, end, most),
+        first_ms=state.first_in_line(priority),
     )
 
 

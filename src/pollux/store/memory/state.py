@@ -17,7 +17,7 @@ from threading import Lock
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, Arrived, AuditLine, Cause, End, Ended, Entry, Job, Node, Note, Run, RunState
+from pollux.model import Arrived, AuditLine, Cause, End, Ended, Entry, Job, Node, Note, Run, RunState
 from pollux.store.memory.due_index import DueIndex
 from pollux.store.memory.history import FinishedRuns
 from pollux.store.memory.job_runs import JobRuns
@@ -149,7 +149,7 @@ class VersionState:
         """In every version that is there, and in our own: its leader may be about to come."""
         for state in self.there():
             state.tell(entry)
-        if not self.is_there and self.version != ALL_VERSIONS:
+        if not self.is_there:
             self.tell(entry)
 
     # jobs

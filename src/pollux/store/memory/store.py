@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from pollux.clock import Clock, SystemClock
 from pollux.errors import StoreError
 from pollux.model import (
-    ALL_VERSIONS,
     SCHEDULER_VERSION,
     AuditLine,
     Job,
@@ -80,7 +79,6 @@ from pollux.store.memory.settle import settle
 from pollux.store.memory.state import SharedState, VersionState
 from pollux.store.memory.wakeup import MemoryWaiter
 from pollux.store.values import ClaimRequest
-from pollux.store.versions import VersionRotation, handle_version, one_version
 
 LOOK_AGAIN_MS = 5_000  # a wait looks up at least so often: the clock may have leapt
 P = ParamSpec("P")
@@ -106,9 +104,8 @@ class MemoryStore:
     ) -> None:
         self._clock = clock or SystemClock()
         self._house = house or SharedState()
-        self._state = self._house.state(handle_version(scheduler_version))
+        self._state = self._house.state(check_version(scheduler_version))
         self._jumps = JumpGuard(self._clock)
-        self._turns = VersionRotation()
         self._door = MemoryOpenState()
 
     @property
@@ -144,7 +141,6 @@ class MemoryStore:
         now_ms: int | None = None,  # noqa: ARG002  the contract's
     ) -> list[JobAnswer]:
         check_batch(puts, "jobs")
-        one_version(self.scheduler_version, "put_jobs")
         checked = [replace(put, job=checked_job(put.job)) for put in puts]
         return self._do(record_verbs.recorded, audit, job_verbs.put_jobs, checked)
 
@@ -178,18 +174,15 @@ class MemoryStore:
         return self._do(record_verbs.recorded, audit, job_verbs.move_jobs, ids, check_version(to))
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
-        one_version(self.scheduler_version, "due")
         return self._do(job_verbs.due, after, before_ms, limit)
 
     # plan
 
     async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
-        one_version(self.scheduler_version, "feed")
         feed = self._do(plan_verbs.feed, limit, self._now(now_ms))
         return feed if feed.items or wait_ms <= 0 else await self._wait_for_entries(limit, wait_ms, now_ms)
 
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
-        one_version(self.scheduler_version, "advance")
         check_plan(plan)
         for firing in plan.firings:
             if firing.run.payload is not None:
@@ -269,8 +262,8 @@ class MemoryStore:
     async def now(self) -> int:
         return self._clock.now_ms()
 
-    async def counts(self) -> Counts:
-        return self._do(run_verbs.counts)
+    async def counts(self, *, all_versions: bool = False) -> Counts:
+        return self._do(run_verbs.counts, all_versions=all_versions)
 
     async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
         return self._do(run_verbs.lines, before, self._now(now_ms))
@@ -295,6 +288,7 @@ class MemoryStore:
     # nodes and terms
 
     async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
+        check_version(node.scheduler_version)
         self._do(node_verbs.beat, node, ttl_ms, self._now(now_ms))
 
     async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
@@ -304,11 +298,9 @@ class MemoryStore:
         self._do(node_verbs.leave, node_id)
 
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
-        one_version(self.scheduler_version, "elect")
         return self._do(node_verbs.elect, node_id, ttl_ms, self._now(now_ms))
 
     async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:  # noqa: ARG002  the contract's
-        one_version(self.scheduler_version, "resign")
         self._do(node_verbs.resign, node_id, term)
 
     # versions
@@ -368,15 +360,7 @@ class MemoryStore:
     async def _claim(self, asking: ClaimRequest, now_ms: int | None, waited_ms: float = 0.0) -> Claimed:
         at_ms = self._now(now_ms, waited_ms)  # before the guard looks: it then knows of every leap that is in it
         hold_ms = self._jumps.hold_ms(asking.lease_ms) if now_ms is None else 0
-        if self.scheduler_version != ALL_VERSIONS:
-            return self._do(lease_verbs.claim, asking, hold_ms, at_ms)
-
-        async def one(version: int, token: str, limit: int) -> Claimed:
-            return self._do(lease_verbs.claim_of, version, replace(asking, token=token, limit=limit), hold_ms, at_ms)
-
-        there = [state.version for state in self._do(VersionState.there)]
-        claimed = await self._turns.claim(there, asking.token, asking.limit, one)
-        return claimed or Claimed(Answer.OK, (), {}, self._house.stops_revision, None, at_ms)
+        return self._do(lease_verbs.claim, asking, hold_ms, at_ms)
 
     async def _wait_for_runs(self, asking: ClaimRequest, wait_ms: int, now_ms: int | None) -> Claimed:
         began = self._clock.mono_ms()

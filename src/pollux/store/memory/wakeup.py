@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
 
-from pollux.model import ALL_VERSIONS
-
 
 class MemoryWaiter:
-    """One call that waits: for `runs` or for `feed` of a version or of all, perhaps of a node, on one handle."""
+    """One call that waits: for `runs` or for `feed` of a version, perhaps of a node, on one handle."""
 
     __slots__ = ("event", "handle", "is_woken", "kind", "loop", "node", "version")
 
@@ -50,7 +48,7 @@ class MemoryNotifier:
         """There is something to look at."""
         if self._waiters:
             for waiter in self._standing():
-                if waiter.kind == kind and waiter.version in (version, ALL_VERSIONS):
+                if waiter.kind == kind and waiter.version == version:
                     waiter.ring()
 
     def wake(self, *, node: str | None = None, handle: object = None) -> None:

@@ -8,11 +8,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
-
 from pollux.clock import Clock, SystemClock
-from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, FeedItem, Job, Node
-from pollux.store.contract import Answer, Audit, Capabilities, Claimed
+from pollux.model import SCHEDULER_VERSION, FeedItem, Job, Node, check_version
+from pollux.store.contract import Audit, Capabilities, Claimed
 from pollux.store.job_cache import JobCache
 from pollux.store.postgres import records as record_verbs
 from pollux.store.postgres import rows
@@ -26,7 +24,7 @@ from pollux.store.postgres.transaction import PostgresTransaction
 from pollux.store.postgres.wakeup import Looked, PostgresListener, Seen
 from pollux.store.relational.rows import Row
 from pollux.store.values import ClaimRequest
-from pollux.store.versions import VersionRotation, handle_version, shut
+from pollux.store.versions import shut
 
 
 class PostgresOpenState:
@@ -49,7 +47,7 @@ T = TypeVar("T")
 
 
 class PostgresHandle:
-    """One handle, of one version or of all."""
+    """One handle, of one version."""
 
     def __init__(
         self,
@@ -60,7 +58,7 @@ class PostgresHandle:
         pool: int | None = None,
         scheduler_version: int = SCHEDULER_VERSION,
     ) -> None:
-        self._version = handle_version(scheduler_version)
+        self._version = check_version(scheduler_version)
         self._address = url if isinstance(url, PostgresAddress) else read_address(url)
         self.capabilities = Capabilities(name="postgres", joins=True, rings=self._address.listen)
         self._clock = clock or SystemClock()
@@ -69,8 +67,7 @@ class PostgresHandle:
         self._jobs = JobCache()
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
         self._door = PostgresOpenState()
-        self._claimers: dict[int, Claimer] = {}
-        self._turns = VersionRotation()
+        self._claimer: Claimer | None = None
 
     def _opened(self) -> PostgresDatabase:
         door = self._door
@@ -88,8 +85,7 @@ class PostgresHandle:
     async def _write(
         self, now_ms: int | None, verb: Callable[..., Awaitable[T]], *args: Any, audit: Audit[T] | None = None
     ) -> T:
-        if self._version != ALL_VERSIONS:
-            await self._count_in(self._version)
+        await self._count_in(self._version)
 
         async def whole(tx: PostgresTransaction) -> T:
             return await record_verbs.recorded(tx, audit, await verb(tx, *args))
@@ -104,24 +100,11 @@ class PostgresHandle:
         return await self._opened().read(verb, self._version, now_ms, self._door.ear.ring)
 
     async def _claim(self, asking: ClaimRequest, now_ms: int | None) -> Claimed:
-        if self._version != ALL_VERSIONS:
-            await self._count_in(self._version)
-            return await self._claimer(self._version).claim(asking, now_ms)
-
-        async def one(version: int, token: str, limit: int) -> Claimed:
-            return await self._claimer(version).claim(replace(asking, token=token, limit=limit), now_ms)
-
-        there = await self._read(now_ms, version_verbs.there)
-        claimed = await self._turns.claim(there, asking.token, asking.limit, one)
-        return claimed or Claimed(Answer.OK, (), {}, 0, None, now_ms or self._clock.now_ms())
-
-    def _claimer(self, version: int) -> Claimer:
-        found = self._claimers.get(version)
-        if found is None:
+        await self._count_in(self._version)
+        if self._claimer is None:
             door = self._door
-            found = Claimer(door.database, version, self._jobs, door.grants, self._clock, door.ear.ring)
-            self._claimers[version] = found
-        return found
+            self._claimer = Claimer(door.database, self._version, self._jobs, door.grants, self._clock, door.ear.ring)
+        return await self._claimer.claim(asking, now_ms)
 
     async def _wait(self, kinds: int, look: Callable[[float], Awaitable[Looked[Seen]]], wait_ms: int) -> Seen:
         if wait_ms <= 0:

@@ -33,8 +33,8 @@ async def get_runs(tx: PostgresTransaction, ids: Sequence[str]) -> dict[str, Row
     return {row[0]: row for row in await tx.rows(_list.get, ids)}
 
 
-async def counts(tx: PostgresTransaction) -> Counts:
-    return Counts(*await tx.one(_finish.counts, tx.version))
+async def counts(tx: PostgresTransaction, all_versions: bool) -> Counts:  # noqa: FBT001
+    return Counts(*await tx.one(_finish.counts, None if all_versions else tx.version))
 
 
 async def lines(tx: PostgresTransaction, before: str | None) -> tuple[QueueDepth, ...]:

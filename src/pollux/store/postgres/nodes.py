@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, Node, NodeSeen, Term
+from pollux.model import Node, NodeSeen, Term
 from pollux.store.decoding import UNREADABLE
 from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import PostgresTransaction
@@ -37,16 +37,8 @@ async def beat(tx: PostgresTransaction, node: Node, ttl_ms: int) -> None:
     await tx.rows(_sql.put, node.id, node.seats, now_ms + ttl_ms, encode(node), node.scheduler_version, now_ms)
     if not is_known:
         await tx.rows(_sql.bury, now_ms)
-        for version in await _served(tx, node.scheduler_version):
-            tx.tell(version, NodeSeen(node.id))
+        tx.tell(node.scheduler_version, NodeSeen(node.id))
     await tx.rows(_finish.gather)
-
-
-async def _served(tx: PostgresTransaction, version: int) -> list[int]:
-    """The versions that a node is of use to."""
-    if version != ALL_VERSIONS:
-        return [version]
-    return [row[0] for row in await tx.rows(_versions.in_use, ALL_VERSIONS)]
 
 
 async def nodes(tx: PostgresTransaction) -> list[Node]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, Run, RunState
+from pollux.model import LIVE, AuditLine, Job, Note, Run, RunState
 from pollux.store.contract import Audit
 from pollux.store.dump_format import Record, TermRecord, Tombstone, entries_of, next_lines
 from pollux.store.postgres.notes import load_notes, tell_all
@@ -99,7 +99,7 @@ async def load(tx: PostgresTransaction, records: Sequence[Record]) -> int:
         *await _load_tombs(tx, _first({each.id: each for each in reversed(records) if isinstance(each, Tombstone)})),
     ]
     for version, entry in entries_of(new):
-        if version == ALL_VERSIONS:
+        if version is None:
             await tell_all(tx, entry)
         else:
             tx.tell(version, entry)

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
 from pollux.model import (
-    ALL_VERSIONS,
     SCHEDULER_VERSION,
     AuditLine,
     FeedItem,
@@ -93,7 +92,6 @@ from pollux.store.relational.settle import prepare
 from pollux.store.relational.wakeup import ASKED, FEED, RUNS
 from pollux.store.server_clock import ServerClock
 from pollux.store.values import ClaimRequest
-from pollux.store.versions import one_version
 
 TWIN_POOL = 2
 
@@ -152,7 +150,6 @@ class PostgresStore(PostgresHandle):
         self, puts: Sequence[JobPut], *, audit: Audit[list[JobAnswer]] | None = None, now_ms: int | None = None
     ) -> list[JobAnswer]:
         check_batch(puts, "jobs")
-        one_version(self._version, "put_jobs")
         checked = [replace(put, job=checked_job(put.job)) for put in puts]
         return await self._write(now_ms, job_verbs.put_jobs, checked, audit=audit)
 
@@ -186,14 +183,12 @@ class PostgresStore(PostgresHandle):
         return await self._write(now_ms, job_verbs.move_jobs, list(ids), to, audit=audit)
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
-        one_version(self._version, "due")
         found, reading = await self._read(None, job_verbs.due, after, before_ms, limit), JobReading(self._jobs)
         return reading.answer(reading.jobs(map(tuple, found)))
 
     # plan
 
     async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
-        one_version(self._version, "feed")
 
         async def look(waited_ms: float) -> Looked[Feed]:
             known = self._entries
@@ -206,7 +201,6 @@ class PostgresStore(PostgresHandle):
         return await self._wait(FEED, look, wait_ms)
 
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
-        one_version(self._version, "advance")
         check_plan(plan)
         if plan_verbs.only_learns(plan):
             await self._count_in(self._version)
@@ -329,8 +323,8 @@ class PostgresStore(PostgresHandle):
     async def _server_now(self) -> int:
         return await self._read(None, PostgresTransaction.now)
 
-    async def counts(self) -> Counts:
-        return await self._read(None, listing_verbs.counts)
+    async def counts(self, *, all_versions: bool = False) -> Counts:
+        return await self._read(None, listing_verbs.counts, all_versions)
 
     async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
         return await self._read(now_ms, listing_verbs.lines, before)
@@ -365,8 +359,7 @@ class PostgresStore(PostgresHandle):
     # nodes and terms
 
     async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
-        if node.scheduler_version != ALL_VERSIONS:
-            await self._count_in(check_version(node.scheduler_version))
+        await self._count_in(check_version(node.scheduler_version))
         known = self._door.beats.get(node.id)
         if (
             known is None
@@ -383,7 +376,6 @@ class PostgresStore(PostgresHandle):
         await self._write(None, node_verbs.leave, node_id)
 
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
-        one_version(self._version, "elect")
         if (standing := await self._read(now_ms, node_verbs.go_on, node_id, ttl_ms)) is not None:
             term, pulse = standing
             self._door.ear.feel(pulse)
@@ -391,7 +383,6 @@ class PostgresStore(PostgresHandle):
         return await self._write(now_ms, node_verbs.elect, node_id, ttl_ms)
 
     async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
-        one_version(self._version, "resign")
         await self._write(now_ms, node_verbs.resign, node_id, term)
 
     # versions

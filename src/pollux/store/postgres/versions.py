@@ -17,10 +17,6 @@ async def ensure(tx: PostgresTransaction, version: int) -> None:
     await tx.rows(_sql.ensure, version)
 
 
-async def there(tx: PostgresTransaction) -> list[int]:
-    return [row[0] for row in await tx.rows(_sql.in_use, tx.version)]
-
-
 async def pulse(tx: PostgresTransaction) -> Pulse:
     """Another one after every write of anybody's, since each changes a count; and how often all were called back."""
     writers, wakes = await tx.one(_sql.pulse)

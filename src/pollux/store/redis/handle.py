@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from pollux.clock import Clock, SystemClock
 from pollux.errors import StoreBusy, StoreError
-from pollux.model import ALL_VERSIONS, AT_THE_GATE, SCHEDULER_VERSION, AuditLine, FeedItem, Job
+from pollux.model import AT_THE_GATE, SCHEDULER_VERSION, AuditLine, FeedItem, Job, check_version
 from pollux.store.contract import Answer, Audit, Claimed, JobPut, RunAnswer
 from pollux.store.decoding import HandedBack, LeasedRow, legible
 from pollux.store.dump_format import next_lines
@@ -33,7 +33,7 @@ from pollux.store.redis.fast_path import FastPathLeases
 from pollux.store.redis.scripts import BELL_FEED, BELL_RUNS
 from pollux.store.redis.server_clock import RedisClock
 from pollux.store.redis.wakeup import OFFER_MS, Offer, Place, RedisListener, place_of
-from pollux.store.versions import VersionRotation, handle_version, shut
+from pollux.store.versions import shut
 
 DEADLINE_MS = 10_000
 LOOK_AGAIN_MS = 30_000  # a wait looks up at least so often: no ring is lost, but the server's clock may leap
@@ -94,7 +94,7 @@ class RedisOpenState:
 
 
 class RedisHandle:
-    """One handle, of one version or of all."""
+    """One handle, of one version."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class RedisHandle:
         deadline_ms: int = DEADLINE_MS,
         scheduler_version: int = SCHEDULER_VERSION,
     ) -> None:
-        self._version = handle_version(scheduler_version)
+        self._version = check_version(scheduler_version)
         self._url, self._address = url, read_address(url)
         self._clock = clock or SystemClock()
         self._deadline_ms = deadline_ms
@@ -113,7 +113,6 @@ class RedisHandle:
         self._leases, self._aside = FastPathLeases(), HandedBack(self._clock)
         self._term_seen = 0  # the highest number that we were told: no store that lost it gives it away again
         self._runs_ear, self._feed_ear = self._ears()
-        self._turns = VersionRotation()
         self._dice = Random()  # noqa: S311
         self._door = RedisOpenState()
         self._door.handles.add(self)
@@ -163,21 +162,8 @@ class RedisHandle:
         return (self._jobs.revision(put.job.id) if put.revision is None else put.revision) or 0
 
     async def _take(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
-        if self._version != ALL_VERSIONS:
-            return await self._claim(asking | {"v": self._version}, at_ms)
-        found, place = await self._run("versions", at_ms)
-
-        async def one(version: int, token: str, limit: int) -> Claimed:
-            asked = asking | {"token": token, "limit": limit, "v": version}
-            return (await self._claim(asked, at_ms))[0]
-
-        there = [row[0] for row in found] or [SCHEDULER_VERSION]
-        claimed = await self._turns.claim(there, asking["token"], asking["limit"], one)
-        assert claimed is not None
-        return claimed, place_of(place)  # as it stood before we looked: also a version that came since has rung
-
-    async def _claim(self, asking: dict[str, Any], at_ms: int | None) -> tuple[Claimed, Place]:
         """What cannot be read stands in nobody's way; if that was all, the next ones are taken."""
+        asking |= {"v": self._version}
         while True:
             claimed, place, unread = await self._claim_once(asking, at_ms)
             if unread.is_any:
@@ -302,8 +288,8 @@ class RedisHandle:
                 await self._finish(ids, now_ms)
 
     def _offer_of(self, asking: dict[str, Any]) -> Callable[[Claimed], Offer] | None:
-        """The claim as it goes with a wait, after a look; none of more than one version or for the replicas' word."""
-        if self._version == ALL_VERSIONS or self._address.wait:
+        """The claim as it goes with a wait, after a look; none where each write waits for the replicas."""
+        if self._address.wait:
             return None
         link = self._open()
 

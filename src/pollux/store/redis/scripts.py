@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION
+from pollux.model import SCHEDULER_VERSION
 
 KEYS = (
     "meta",  # first: its name without the last four letters is what all others begin with
@@ -64,7 +64,7 @@ _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 
 def name_of(version: int, key: str) -> str:
     """A key that each version has for itself, without the prefix; as `key_of` in the scripts."""
-    return key if version in (SCHEDULER_VERSION, ALL_VERSIONS) else f"v{version}:{key}"
+    return key if version == SCHEDULER_VERSION else f"v{version}:{key}"
 
 
 class Script(Struct, frozen=True):

@@ -71,7 +71,6 @@ from pollux.store.redis.server import problems_of
 from pollux.store.redis.server_clock import RedisClock
 from pollux.store.redis.wakeup import place_of
 from pollux.store.server_clock import ServerClock
-from pollux.store.versions import one_version
 
 
 class RedisStore(RedisHandle):
@@ -125,7 +124,6 @@ class RedisStore(RedisHandle):
         self, puts: Sequence[JobPut], *, audit: Audit[list[JobAnswer]] | None = None, now_ms: int | None = None
     ) -> list[JobAnswer]:
         check_batch(puts, "jobs")
-        one_version(self._version, "put_jobs")
         items = [codec.job_put(checked_job(put.job), put.revision) for put in puts]
         hoped = [("ok", self._revision_before(put) + 1, "", "") for put in puts]
 
@@ -178,7 +176,6 @@ class RedisStore(RedisHandle):
         return answers
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
-        one_version(self._version, "due")
         found = await self._job_rows("due", after=after or False, before=before_ms, limit=limit)
         reading = JobReading(self._jobs)
         return reading.answer(reading.jobs([codec.job_given(row) for row in found]))
@@ -186,7 +183,6 @@ class RedisStore(RedisHandle):
     # plan
 
     async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
-        one_version(self._version, "feed")
 
         async def look(waited_ms: float) -> Looked[Feed]:
             known = self._entries
@@ -202,7 +198,6 @@ class RedisStore(RedisHandle):
         return await self._wait(look, wait_ms)
 
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
-        one_version(self._version, "advance")
         check_plan(plan)
         said = await self._run("advance", now_ms, **script_calls.plan_of(term, plan))
         answer, at_ms, firings, updates, ready, seats, waiting = said
@@ -314,8 +309,8 @@ class RedisStore(RedisHandle):
     async def _server_now(self) -> int:
         return await self._open().time_ms()
 
-    async def counts(self) -> Counts:
-        return Counts(*await self._run("counts"))
+    async def counts(self, *, all_versions: bool = False) -> Counts:
+        return Counts(*await self._run("counts", all_versions=all_versions))
 
     async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
         found = await self._run("lines", now_ms, before=before or "")
@@ -353,6 +348,7 @@ class RedisStore(RedisHandle):
     # nodes and terms
 
     async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
+        check_version(node.scheduler_version)
         await self._run("beat", now_ms, ttl_ms=ttl_ms, **script_calls.node_of(node))
 
     async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
@@ -362,19 +358,17 @@ class RedisStore(RedisHandle):
         await self._run("leave", id=node_id)
 
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
-        one_version(self._version, "elect")
         term = Term(*await self._run("elect", now_ms, node=node_id, ttl_ms=ttl_ms, seen=self._term_seen))
         self._term_seen = max(self._term_seen, term.number)
         return term
 
     async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
-        one_version(self._version, "resign")
         await self._run("resign", now_ms, node=node_id, term=term)
 
     # versions
 
     async def versions(self, *, now_ms: int | None = None) -> list[Version]:
-        found, _ = await self._run("versions", now_ms)
+        found = await self._run("versions", now_ms)
         return [Version(number, Counts(*counts), term, leader) for number, counts, term, leader in found]
 
     async def drop_version(

@@ -24,7 +24,6 @@ from typing import Any, Self
 
 from redis.exceptions import RedisError
 
-from pollux.model import ALL_VERSIONS
 from pollux.store.redis.address import RedisAddress
 from pollux.store.redis.connection import BlockingConnection
 from pollux.store.redis.scripts import name_of
@@ -78,7 +77,7 @@ class RedisWaiter:
 
     def hear(self, place: Place, kind: str, node: str) -> None:
         is_asked = kind == "wake" or (kind == "asked" and node == self.node)
-        is_work = kind in ("runs", "feed") or (kind == "other" and self._ear.is_anywhere)
+        is_work = kind in ("runs", "feed")
         if is_asked or (is_work and (self.looked_at is None or place > self.looked_at)):
             self._rings.append((place, is_asked))
             self.wake()
@@ -110,11 +109,10 @@ class RedisWaiter:
 
 
 class RedisListener:
-    """The waiters of one handle for one bell of its version; one of all hears at the first version what rings."""
+    """The waiters of one handle for one bell of its version."""
 
     def __init__(self, address: RedisAddress, bell: str, version: int) -> None:
         self._key = f"{address.prefix}:{name_of(version, bell)}"
-        self.is_anywhere = version == ALL_VERSIONS  # then its waiters also hear what rings in other versions
         self._listener = BlockingConnection(address)
         self._waiters: set[RedisWaiter] = set()
         self._reader: asyncio.Task[None] | None = None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from pollux.model import ALL_VERSIONS
-
 RUNS = 1  # a run became ready
 FEED = 2  # an entry was written
 WAKE = 4  # everybody is to come back
@@ -18,14 +16,14 @@ class Waiter:
 
     __slots__ = ("event", "heard", "kinds", "version")
 
-    def __init__(self, kinds: int, version: int = ALL_VERSIONS) -> None:
+    def __init__(self, kinds: int, version: int | None = None) -> None:
         self.kinds, self.version = kinds | WAKE, version
         self.event = asyncio.Event()
         self.heard = 0  # all that rang since it listens
 
     def hear(self, kinds: int, versions: frozenset[int] = EVERY) -> None:
         """What rings in some versions, or in all; that an owner is asked to stop concerns whoever it is."""
-        is_ours = not versions or self.version == ALL_VERSIONS or self.version in versions
+        is_ours = not versions or self.version is None or self.version in versions
         if kinds & self.kinds if is_ours else kinds & self.kinds & (WAKE | ASKED):
             self.heard |= kinds
             self.event.set()

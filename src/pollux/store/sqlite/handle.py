@@ -13,12 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from msgspec.structs import replace
-
 from pollux.clock import Clock, SystemClock
 from pollux.deadlines import Deadlines
 from pollux.errors import StoreTimeout
-from pollux.model import ALL_VERSIONS, SCHEDULER_VERSION, Dead, FeedItem, Job, Run
+from pollux.model import SCHEDULER_VERSION, Dead, FeedItem, Job, Run, check_version
 from pollux.store.contract import Answer, Audit, Claimed, Settlement
 from pollux.store.decoding import UNREADABLE, HandedBack, LeasedRow
 from pollux.store.job_cache import JobCache
@@ -31,7 +29,6 @@ from pollux.store.sqlite import leases as lease_verbs
 from pollux.store.sqlite import plan as plan_verbs
 from pollux.store.sqlite import records as record_verbs
 from pollux.store.sqlite import runs as run_verbs
-from pollux.store.sqlite import versions as version_verbs
 from pollux.store.sqlite.calls import WriterCall
 from pollux.store.sqlite.database import SqliteDatabase
 from pollux.store.sqlite.disk_space import BEGINS, GROWS, RECORDS
@@ -41,7 +38,7 @@ from pollux.store.sqlite.settle import settle
 from pollux.store.sqlite.transaction import SqliteTransaction, WriteStats
 from pollux.store.sqlite.wakeup import SqliteListener
 from pollux.store.values import ClaimRequest
-from pollux.store.versions import VersionRotation, handle_version, shut
+from pollux.store.versions import shut
 
 FENCE, TOKEN = 17, 18  # their places in a whole row
 
@@ -106,7 +103,7 @@ class SqliteOpenState:
 
 
 class SqliteHandle:
-    """One handle, of one version or of all."""
+    """One handle, of one version."""
 
     def __init__(
         self,
@@ -118,7 +115,7 @@ class SqliteHandle:
         database: SqliteDatabase | None = None,
         scheduler_version: int = SCHEDULER_VERSION,
     ) -> None:
-        self._version = handle_version(scheduler_version)
+        self._version = check_version(scheduler_version)
         self._clock = clock or SystemClock()
         place = FileIdentity(Path(path).absolute(), allow_network=allow_network)
         self._database = database or SqliteDatabase(place, self._clock, deadline_ms)
@@ -127,7 +124,6 @@ class SqliteHandle:
         self._jobs, self._aside = JobCache(), HandedBack(self._clock)
         self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
         self._door = SqliteOpenState()
-        self._turns = VersionRotation()
 
     @property
     def stats(self) -> WriteStats:
@@ -171,10 +167,8 @@ class SqliteHandle:
         lane.put(call)
         return cast("T", await self._answer_to(call))
 
-    def _call(
-        self, verb: Look, *, look: Look | None = None, need: int = RECORDS, version: int | None = None
-    ) -> WriterCall:
-        loop, own = asyncio.get_running_loop(), self._version if version is None else version
+    def _call(self, verb: Look, *, look: Look | None = None, need: int = RECORDS) -> WriterCall:
+        loop, own = asyncio.get_running_loop(), self._version
         verb, look = partial(_in_version, own, verb), None if look is None else partial(_in_version, own, look)
         return WriterCall(verb, loop=loop, deadline=time.monotonic() + self._deadline_ms / 1000, look=look, need=need)
 
@@ -193,43 +187,30 @@ class SqliteHandle:
             self._deadlines.leave(patience)
 
     async def _take(self, asking: ClaimRequest, now_ms: int | None, waited_ms: float) -> Claimed:
-        if self._version != ALL_VERSIONS:
-            return await self._take_from(self._version, asking, now_ms, waited_ms)
-
-        async def one(version: int, token: str, limit: int) -> Claimed:
-            return await self._take_from(version, replace(asking, token=token, limit=limit), now_ms, waited_ms)
-
-        there = await self._read(version_verbs.there)
-        claimed = await self._turns.claim(there, asking.token, asking.limit, one)
-        return claimed or Claimed(Answer.OK, (), {}, 0, None, self._now(now_ms, waited_ms))
-
-    async def _take_from(self, version: int, asking: ClaimRequest, now_ms: int | None, waited_ms: float) -> Claimed:
         while True:
-            call = self._claim(asking, now_ms, waited_ms, version=version)
+            call = self._claim(asking, now_ms, waited_ms)
             self._lanes().writer.put(call)
-            claimed, is_all = await self._claimed(asking, await self._answer_to(call), version)
+            claimed, is_all = await self._claimed(asking, await self._answer_to(call))
             if claimed.runs or is_all:
                 return claimed
 
-    def _claim(
-        self, asking: ClaimRequest, now_ms: int | None = None, waited_ms: float = 0.0, *, version: int | None = None
-    ) -> WriterCall:
+    def _claim(self, asking: ClaimRequest, now_ms: int | None = None, waited_ms: float = 0.0) -> WriterCall:
         def at(verb: Callable[[SqliteTransaction, ClaimRequest, int, int], T], tx: SqliteTransaction) -> T:
             at_ms = self._now(now_ms, waited_ms)  # before the guard looks: it then knows of every leap that is in it
             hold_ms = self._database.jumps.hold_ms(asking.lease_ms) if now_ms is None else 0
             return verb(tx, asking, hold_ms, at_ms)
 
         look = partial(at, lease_verbs.look)
-        return self._call(partial(at, lease_verbs.claim), look=look, need=BEGINS, version=version)
+        return self._call(partial(at, lease_verbs.claim), look=look, need=BEGINS)
 
-    async def _claimed(self, asking: ClaimRequest, taken: ClaimedRows, version: int) -> tuple[Claimed, bool]:
+    async def _claimed(self, asking: ClaimRequest, taken: ClaimedRows) -> tuple[Claimed, bool]:
         """What was taken, and whether that is all; what cannot be read stands in nobody's way."""
         until_ms, whole = taken.now_ms + asking.lease_ms, taken.whole
 
         def run_of(row: rows.Row) -> Run:
             if row[0] in whole:
                 return rows.run(whole[row[0]][1:])
-            return rows.leased_run(row, asking.token, asking.node, until_ms, version)
+            return rows.leased_run(row, asking.token, asking.node, until_ms, self._version)
 
         def claimed(runs: Sequence[Run], jobs: dict[str, Job]) -> Claimed:
             return Claimed(taken.answer, tuple(runs), jobs, taken.stops, taken.look_again_ms, taken.now_ms)
@@ -289,7 +270,7 @@ class SqliteHandle:
             is_free = writer.stand_down(call)
         if is_free:
             return None
-        claimed, _ = await self._claimed(asking, await self._answer_to(call), self._version)
+        claimed, _ = await self._claimed(asking, await self._answer_to(call))
         return claimed if is_enough(claimed) else None
 
 

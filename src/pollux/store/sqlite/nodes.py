@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, Node, NodeSeen, Term
+from pollux.model import Node, NodeSeen, Term
 from pollux.store.relational.rows import Row, encode, living
 from pollux.store.sqlite.sql import SqliteStatements
 from pollux.store.sqlite.transaction import SqliteTransaction
@@ -20,20 +20,11 @@ def beat(tx: SqliteTransaction, node: Node, ttl_ms: int, now_ms: int) -> None:
     is_known = row is not None and row[1] > now_ms and any(each.does_as(node) for each in living([row]))
     body = encode(replace(node, beat_ms=now_ms))
     tx.write(_beat.put, (node.id, node.seats, now_ms + ttl_ms, body, node.scheduler_version))
-    served = _served(tx, node.scheduler_version)
+    tx.counters_of(node.scheduler_version)
+    tx.write(_versions.use, (node.scheduler_version,))
     if not is_known:
         tx.write(_beat.bury, (now_ms,))
-        for version in served:
-            tx.tell(version, NodeSeen(node.id))
-
-
-def _served(tx: SqliteTransaction, version: int) -> list[int]:
-    """The versions that a node is of use to; the one it serves is there from now on."""
-    if version == ALL_VERSIONS:
-        return [row[0] for row in tx.rows(_versions.in_use, (ALL_VERSIONS,))]
-    tx.counters_of(version)
-    tx.write(_versions.use, (version,))
-    return [version]
+        tx.tell(node.scheduler_version, NodeSeen(node.id))
 
 
 def nodes(tx: SqliteTransaction, now_ms: int) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import ALL_VERSIONS, STEERING, Entry, NotePut, NotesChanged
+from pollux.model import STEERING, Entry, NotePut, NotesChanged
 from pollux.store.contract import Answer
 from pollux.store.relational.rows import Row, encode, is_same_note
 from pollux.store.sqlite.sql import SqliteStatements
@@ -39,7 +39,7 @@ def tell_notes(tx: SqliteTransaction, written: dict[str, None]) -> None:
 def tell_all(tx: SqliteTransaction, entry: Entry) -> None:
     """Whoever leads, in every version that is there, and in our own: its leader may be about to come."""
     there = {row[0] for row in tx.rows(_versions.in_use, (tx.version,))}
-    for version in sorted(there | ({tx.version} - {ALL_VERSIONS})):
+    for version in sorted(there | {tx.version}):
         tx.tell(version, entry)
 
 

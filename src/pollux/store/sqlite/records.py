@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pollux.model import ALL_VERSIONS, LIVE, AuditLine, Job, Note, NotePut, Run, RunState
+from pollux.model import LIVE, AuditLine, Job, Note, NotePut, Run, RunState
 from pollux.store.contract import Audit
 from pollux.store.dump_format import Record, TermRecord, Tombstone, entries_of, next_lines
 from pollux.store.relational.records import LAST, RecordPage, RecordRow, dumped, kinds_from, without_lease
@@ -80,7 +80,7 @@ def _of_kind(tx: SqliteTransaction, kind: str, place: str, limit: int) -> list[R
 def load(tx: SqliteTransaction, records: Sequence[Record]) -> int:
     new = [loaded for loaded in (_load_one(tx, record) for record in records) if loaded is not None]
     for version, entry in entries_of(new):
-        if version == ALL_VERSIONS:
+        if version is None:
             tell_all(tx, entry)
         else:
             tx.tell(version, entry)

@@ -16,7 +16,6 @@ import msgspec
 from msgspec.structs import replace
 
 from pollux.model import (
-    ALL_VERSIONS,
     AuditLine,
     FeedItem,
     Job,
@@ -88,7 +87,6 @@ from pollux.store.sqlite.settle import settle
 from pollux.store.sqlite.transaction import SqliteTransaction
 from pollux.store.sqlite.wakeup import SqliteListener
 from pollux.store.values import ClaimRequest
-from pollux.store.versions import one_version
 
 
 class SqliteStore(SqliteHandle):
@@ -140,7 +138,6 @@ class SqliteStore(SqliteHandle):
         now_ms: int | None = None,  # noqa: ARG002  the contract's
     ) -> list[JobAnswer]:
         check_batch(puts, "jobs")
-        one_version(self._version, "put_jobs")
         checked = [replace(put, job=checked_job(put.job)) for put in puts]
         return await self._write(job_verbs.put_jobs, checked, audit=audit)
 
@@ -178,14 +175,12 @@ class SqliteStore(SqliteHandle):
         return await self._write(job_verbs.move_jobs, ids, check_version(to), audit=audit)
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
-        one_version(self._version, "due")
         found, reading = await self._read(job_verbs.due, after, before_ms, limit), JobReading(self._jobs)
         return reading.answer(reading.jobs(found))
 
     # plan
 
     async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
-        one_version(self._version, "feed")
 
         async def look(waited_ms: float) -> Looked[Feed]:
             known = self._entries
@@ -197,7 +192,6 @@ class SqliteStore(SqliteHandle):
         return await self._wait(FEED, look, wait_ms)
 
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
-        one_version(self._version, "advance")
         check_plan(plan)
         firings = [rows.checked_made_row(firing.run) for firing in plan.firings]
         if plan.notes:
@@ -245,8 +239,7 @@ class SqliteStore(SqliteHandle):
             left_ms = None if claimed.look_again_ms is None else claimed.look_again_ms - claimed.now_ms
             return claimed, is_enough(claimed), left_ms
 
-        is_simple = now_ms is None and self._version != ALL_VERSIONS
-        rest = partial(self._stand_by, asking) if is_simple else self._rest
+        rest = partial(self._stand_by, asking) if now_ms is None else self._rest
         return await self._wait(RUNS | ASKED, look, wait_ms, rest)
 
     async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
@@ -289,8 +282,8 @@ class SqliteStore(SqliteHandle):
     async def now(self) -> int:
         return self._clock.now_ms()
 
-    async def counts(self) -> Counts:
-        return await self._read(listing_verbs.counts)
+    async def counts(self, *, all_versions: bool = False) -> Counts:
+        return await self._read(listing_verbs.counts, all_versions)
 
     async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
         return await self._read(listing_verbs.lines, before, self._now(now_ms))
@@ -321,6 +314,7 @@ class SqliteStore(SqliteHandle):
     # nodes and terms
 
     async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
+        check_version(node.scheduler_version)
         await self._write_at(now_ms, node_verbs.beat, node, ttl_ms)
 
     async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
@@ -330,11 +324,9 @@ class SqliteStore(SqliteHandle):
         await self._write(node_verbs.leave, node_id)
 
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
-        one_version(self._version, "elect")
         return await self._write_at(now_ms, node_verbs.elect, node_id, ttl_ms)
 
     async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:  # noqa: ARG002  the contract's
-        one_version(self._version, "resign")
         await self._write(node_verbs.resign, node_id, term)
 
     # versions

@@ -10,10 +10,6 @@ from pollux.store.sqlite.transaction import SqliteTransaction, feed_numbers
 _sql = SqliteStatements("versions")
 
 
-def there(tx: SqliteTransaction) -> list[int]:
-    return [row[0] for row in tx.rows(_sql.in_use, (tx.version,))]
-
-
 def versions(tx: SqliteTransaction, now_ms: int) -> list[Version]:
     found = tx.rows(_sql.all, (now_ms,))
     return [Version(row[0], Counts(*row[1:8]), row[8], row[9]) for row in found]

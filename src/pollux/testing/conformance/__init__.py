@@ -21,7 +21,6 @@ import pytest
 # Before the tests are imported, so that their plain asserts show values.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
-from pollux.testing.conformance.all_versions import AllVersionsContract  # noqa: E402
 from pollux.testing.conformance.audit import OnRecordContract  # noqa: E402
 from pollux.testing.conformance.cancel import CancelContract  # noqa: E402
 from pollux.testing.conformance.claim import ClaimContract  # noqa: E402
@@ -96,7 +95,6 @@ class StoreContract(
     WaitContract,
     ConcurrencyContract,
     PartitionContract,
-    AllVersionsContract,
     MoveJobsContract,
     DropVersionContract,
 ):
@@ -104,7 +102,6 @@ class StoreContract(
 
 
 __all__ = [
-    "AllVersionsContract",
     "AloneContract",
     "AskedForContract",
     "AuditContract",

@@ -8,7 +8,6 @@ import pytest
 
 from pollux.errors import InvalidInput
 from pollux.model import (
-    ALL_VERSIONS,
     SCHEDULER_VERSION,
     VERSION_MAX,
     Arrived,
@@ -212,6 +211,14 @@ class PartitionContract(Contract):
         assert (here.held, here.ready, here.leased, here.jobs) == (1, 2, 0, 1)
         assert (there.held, there.ready, there.leased, there.jobs) == (0, 1, 1, 1)
 
+    async def test_counts_can_be_over_all_versions(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a"))
+        await given(another(store), a_run("b", "other"), a_run("g", "other", gated=True))
+
+        counts = await another(store).counts(all_versions=True)
+
+        assert (counts.jobs, counts.ready, counts.held) == (2, 2, 1)
+
     async def test_a_line_is_full_in_one_version_and_not_in_the_other(self, store: Store, t0: int) -> None:
         await given(store, a_run("a"), a_run("b"))
         await given_jobs(another(store), "other")
@@ -336,22 +343,28 @@ class PartitionContract(Contract):
         assert await entries(another(store), JobsPut) == [JobsPut((f"job-{OTHER}",), 1)]
 
     async def test_the_seats_told_to_a_leader_are_those_that_serve_it(self, store: Store, t0: int) -> None:
-        for name, seats, version in (("a", 1, SCHEDULER_VERSION), ("b", 10, OTHER), ("c", 100, ALL_VERSIONS)):
+        for name, seats, version in (("a", 1, SCHEDULER_VERSION), ("b", 10, OTHER)):
             await store.beat(Node(name, seats=seats, scheduler_version=version), ttl_ms=45_000, now_ms=t0)
 
-        assert (await advance(store)).seats == 101
-        assert (await advance(another(store))).seats == 110
+        assert (await advance(store)).seats == 1
+        assert (await advance(another(store))).seats == 10
 
-    async def test_a_node_is_told_to_the_leaders_it_serves(self, store: Store, t0: int) -> None:
+    async def test_a_node_is_told_to_the_leader_it_serves(self, store: Store, t0: int) -> None:
         await leading(store)
         await leading(another(store))
 
         await store.beat(Node("here"), ttl_ms=45_000, now_ms=t0)
-        await store.beat(Node("both", scheduler_version=ALL_VERSIONS), ttl_ms=45_000, now_ms=t0)
+        await store.beat(Node("there", scheduler_version=OTHER), ttl_ms=45_000, now_ms=t0)
 
-        assert await entries(store, NodeSeen) == [NodeSeen("here"), NodeSeen("both")]
-        assert await entries(another(store), NodeSeen) == [NodeSeen("both")]
-        assert [node.scheduler_version for node in await store.nodes(now_ms=t0)] == [ALL_VERSIONS, SCHEDULER_VERSION]
+        assert await entries(store, NodeSeen) == [NodeSeen("here")]
+        assert await entries(another(store), NodeSeen) == [NodeSeen("there")]
+        assert [node.scheduler_version for node in await store.nodes(now_ms=t0)] == [SCHEDULER_VERSION, OTHER]
+
+    async def test_no_handle_and_no_node_is_of_a_version_below_one(self, store: Store, t0: int) -> None:
+        with pytest.raises(InvalidInput):
+            store.of_version(0)
+        with pytest.raises(InvalidInput):
+            await store.beat(Node("n", scheduler_version=0), ttl_ms=9, now_ms=t0)
 
     async def test_notes_are_for_all_versions_and_every_leader_is_told(self, store: Store, t0: int) -> None:
         await leading(another(store))

@@ -3,7 +3,7 @@
 SELECT
   number, holder, c.now_ms, (SELECT sum(ready)::bigint FROM {s}.counters WHERE counters.version = $2::smallint),
   (SELECT coalesce(sum(seats), 0)::bigint FROM {s}.nodes
-   WHERE nodes.until_ms > c.now_ms AND nodes.version IN (0, $2::smallint))
+   WHERE nodes.until_ms > c.now_ms AND nodes.version = $2::smallint)
 FROM {s}.term, (SELECT coalesce($1::bigint, {s}.now_ms()) AS now_ms) AS c
 WHERE term.version = $2::smallint FOR SHARE OF term;
 
@@ -15,7 +15,7 @@ WITH term AS MATERIALIZED (
     t.number = $3::bigint AND t.holder <> '' AS is_ours, c.now_ms,
     (SELECT sum(ready)::bigint FROM {s}.counters WHERE counters.version = $2::smallint) AS ready,
     (SELECT coalesce(sum(seats), 0)::bigint FROM {s}.nodes
-     WHERE nodes.until_ms > c.now_ms AND nodes.version IN (0, $2::smallint)) AS seats
+     WHERE nodes.until_ms > c.now_ms AND nodes.version = $2::smallint) AS seats
   FROM {s}.term AS t, (SELECT coalesce($1::bigint, {s}.now_ms()) AS now_ms) AS c
   WHERE t.version = $2::smallint FOR SHARE OF t
 ), learnt AS (

@@ -89,13 +89,13 @@ FROM total WHERE t.version = total.version AND t.slot = pg_backend_pid() % 16;
 
 -- name: counts
 SELECT
-  coalesce(sum(held) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint,
-  coalesce(sum(ready) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint,
-  coalesce(sum(leased) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint,
+  coalesce(sum(held) FILTER (WHERE version = coalesce($1::smallint, version)), 0)::bigint,
+  coalesce(sum(ready) FILTER (WHERE version = coalesce($1::smallint, version)), 0)::bigint,
+  coalesce(sum(leased) FILTER (WHERE version = coalesce($1::smallint, version)), 0)::bigint,
   sum(dead)::bigint,
-  coalesce(sum(feed) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint,
-  coalesce(sum(ends) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint,
-  coalesce(sum(jobs) FILTER (WHERE $1::smallint IN (0, version)), 0)::bigint
+  coalesce(sum(feed) FILTER (WHERE version = coalesce($1::smallint, version)), 0)::bigint,
+  coalesce(sum(ends) FILTER (WHERE version = coalesce($1::smallint, version)), 0)::bigint,
+  coalesce(sum(jobs) FILTER (WHERE version = coalesce($1::smallint, version)), 0)::bigint
 FROM {s}.counters;
 
 -- The first of each queue are counted.

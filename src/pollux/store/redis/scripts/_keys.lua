@@ -18,7 +18,7 @@ local A = cmsgpack.unpack(ARGV[1])
 -- times, feed, bells and counts, under names with its number; a script works in one version at a time (`enter`), and
 -- begins in that of its handle.
 local DEFAULT = 2
-local OWN = A.v and A.v ~= 0 and A.v or DEFAULT
+local OWN = A.v or DEFAULT
 local here = OWN
 if OWN ~= DEFAULT then
   local own = PREFIX .. "v" .. string.format("%d", OWN) .. ":"

@@ -216,8 +216,8 @@ local function versions_there(also)
   return there
 end
 
--- Where somebody may wait, and whether the version is there: in one that was dropped its workers wait until they are told to
--- go.  Who waits for all versions listens where the first one rings.
+-- The versions in which a call may wait, and whether each is there: in one that was dropped its workers wait until they are
+-- called back.  The bells of the first one stay: every opening makes them.
 local function versions_heard(also)
   local heard = versions_known()
   if also and heard[also] == nil then
@@ -300,24 +300,20 @@ end
 
 -- whoever leads, in every version that is there, and in our own: its leader may be about to come
 local function tell_everywhere(entry)
-  local before, own = here, A.v ~= 0 and OWN
-  if own and own ~= DEFAULT and used[own] == nil and not call("HGET", VERSIONS, own) then
-    put("hash", VERSIONS, text(own), "0") -- it is not there, but it has a feed now, which is counted
+  local before = here
+  if OWN ~= DEFAULT and used[OWN] == nil and not call("HGET", VERSIONS, OWN) then
+    put("hash", VERSIONS, text(OWN), "0") -- it is not there, but it has a feed now, which is counted
   end
-  for _, version in ipairs(versions_there(own)) do
+  for _, version in ipairs(versions_there(OWN)) do
     enter(version)
     tell(entry)
   end
   enter(before)
 end
 
--- who waits for all versions listens where the first one rings
 local function ring()
   if rings.runs then
     call("XADD", BELL_RUNS, "MAXLEN", "~", BELL_MAX, "*", "kind", "runs")
-    if here ~= DEFAULT then
-      call("XADD", key_of(DEFAULT, "bell:runs"), "MAXLEN", "~", BELL_MAX, "*", "kind", "other")
-    end
   end
   if rings.feed then
     call("XADD", BELL_FEED, "MAXLEN", "~", BELL_MAX, "*", "kind", "feed")
@@ -388,7 +384,6 @@ check_all = function()
     end
     if rings.runs then
       check(BELL_RUNS, "stream")
-      check(key_of(DEFAULT, "bell:runs"), "stream")
     end
   end)
   for version in pairs(next(asked) and versions_heard() or {}) do

@@ -343,7 +343,7 @@ local function seats()
   for _, packed in ipairs(call("HVALS", NODES)) do
     local node = node_of(packed)
     local serves = node and node[6] or DEFAULT
-    if node and node[1] > now and (serves == OWN or serves == 0) then
+    if node and node[1] > now and serves == OWN then
       sum = sum + node[2]
     end
   end

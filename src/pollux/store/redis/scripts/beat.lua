@@ -36,14 +36,10 @@ end
 
 bury()
 put("hash", NODES, A.id, cmsgpack.pack({ now + A.ttl_ms, A.seats, A.handlers, A.node, now, A.version }))
-if A.version ~= 0 then
-  use(A.version)
-end
+use(A.version)
 if not was_known then
-  for _, version in ipairs(A.version ~= 0 and { A.version } or versions_there()) do
-    enter(version)
-    tell({ type = "node", node = A.id })
-  end
+  enter(A.version)
+  tell({ type = "node", node = A.id })
 end
 check_all()
 sweep_consumers()

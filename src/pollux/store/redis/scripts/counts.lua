@@ -1,2 +1,2 @@
 #!lua flags=no-writes
-return answer(counts_of(A.v ~= 0 and OWN))
+return answer(counts_of(not A.all_versions and OWN))

@@ -1,7 +1,6 @@
 #!lua flags=allow-oom
 -- Forget a version, if it has nothing: its feed, its bells, and its streams, which mean nothing without runs.  The number of
--- its term stays: terms only rise.  The first one keeps bells and streams: who waits for all versions listens there, and
--- every opening makes them.
+-- its term stays: terms only rise.  The first one keeps bells and streams: every opening makes them.
 local number = A.number
 local goes = { key_of(number, "feed") }
 if number ~= DEFAULT then

@@ -93,7 +93,4 @@ else
   call("HSET", META, "seen", at)
 end
 call("XADD", BELL, "MAXLEN", "~", 1000, "*", "kind", "runs")
-if OWN ~= PREFIX then -- who waits for all versions listens where the first one rings
-  call("XADD", PREFIX .. "bell:runs", "MAXLEN", "~", 1000, "*", "kind", "other")
-end
 return { cmsgpack.pack(true), call("HINCRBY", HOME, "count", 1) }

@@ -5,4 +5,4 @@ SELECT body FROM nodes WHERE until_ms > ? ORDER BY id;
 DELETE FROM nodes WHERE id = ?;
 
 -- name: seats
-SELECT coalesce(sum(seats), 0) FROM nodes WHERE until_ms > ? AND version IN (0, ?);
+SELECT coalesce(sum(seats), 0) FROM nodes WHERE until_ms > ? AND version = ?;

@@ -14,7 +14,7 @@ SELECT version FROM term WHERE in_use = 1 OR version = ? ORDER BY version;
 -- name: counts
 SELECT coalesce(sum(held), 0), coalesce(sum(ready), 0), coalesce(sum(leased), 0), (SELECT sum(dead) FROM counters),
   coalesce(sum(feed), 0), coalesce(sum(ends), 0), coalesce(sum(jobs), 0)
-FROM counters WHERE ?1 IN (0, version);
+FROM counters WHERE version = coalesce(?1, version);
 
 -- name: place
 SELECT priority, visible_ms, seq FROM runs WHERE id = ? AND +state = 1;
@@ -30,7 +30,7 @@ SELECT
   min((
     SELECT visible_ms FROM runs WHERE state = 1 AND version = counters.version AND priority = ?2 ORDER BY visible_ms LIMIT 1
   ))
-FROM counters WHERE ?1 IN (0, version);
+FROM counters WHERE version = ?1;
 
 -- name: all
 SELECT term.version, c.held, c.ready, c.leased, (SELECT sum(dead) FROM counters), c.feed, c.ends, c.jobs, number,
