@@ -179,7 +179,7 @@ def _line(state: VersionState, priority: int, end: LinePlace | None, most: int) 
 
 
 def _end(state: VersionState, priority: int, before: str | None, now_ms: int) -> LinePlace | None:
-    """Up to which place a line is counted; None: not at all."""
+    """Up to which place a queue is counted; None: not at all."""
     now = (now_ms + 1, 0, "")
     if before is None:
         return now

@@ -306,7 +306,7 @@ class VersionState:
             self.held -= 1
         else:
             self.ready -= 1
-            self._stale += 1  # its place in the line is empty now
+            self._stale += 1  # its entry in the queue is stale now
             if self._stale > STALE_MIN and self._stale > self.ready:
                 self._close_ranks()
 
@@ -317,7 +317,7 @@ class VersionState:
         self._stale = 0
 
     def stands(self, entry: LinePlace) -> bool:
-        """Is this place in a line still taken?"""
+        """True if the run is still ready and visible at the entry's time."""
         run = self.live.get(entry[2])
         return (
             run is not None

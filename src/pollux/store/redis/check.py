@@ -106,8 +106,8 @@ class _Walk:
         self.mends = False
         self._wrong: dict[str, list[str]] = {rule: [] for rule in _RULES}
         self._runs = self._jobs = self._seen = 0
-        self._shelf = JobCache()
-        self._past: set[str] = set()  # jobs with finished runs
+        self._cache = JobCache()
+        self._with_history: set[str] = set()  # jobs with finished runs
         self._noted: list[Note] = []
         self._versions: list[int] = []
         self._namespaces: dict[str, bool] = {}  # beginnings of keys that are not ours: are they another store's?
@@ -188,7 +188,7 @@ class _Walk:
                 runs.append(name)
             elif has_name and kind in OF_JOBS and await self._check_type(key, "zset"):
                 await self._look_at_members(key, OF_JOBS[kind])
-                self._past |= {name} if kind in {"history", "failed"} else set()
+                self._with_history |= {name} if kind in {"history", "failed"} else set()
             elif not has_name and self._is_of_the_store_around(key):
                 continue
             elif not has_name or not (kind in {"job", "claim", *OF_JOBS} or await self._is_namespace(kind)):
@@ -289,7 +289,7 @@ class _Walk:
         strange = {job_id for job_id, _ in wrong}
         for row in await self._job_rows([job_id for job_id in ids if job_id not in strange]):
             given = tuple(None if value is False else value for value in row) if row else ()
-            if given and (error := _unreadable(lambda given=given: self._shelf.job(given))):  # type: ignore[misc]
+            if given and (error := _unreadable(lambda given=given: self._cache.job(given))):  # type: ignore[misc]
                 self._say("records", f"job {given[0]}: {error}")
         if self.mends and wrong:
             await self._link.run("mend_jobs", ids=sorted(strange), dues=[], version=SCHEDULER_VERSION)
@@ -317,7 +317,7 @@ class _Walk:
     async def _look_at_counts(self) -> None:
         names = {name async for page in self._members(f"{self._address.prefix}:counters") for name in page}
         told = {name.removeprefix("failed ") for name in names}
-        jobs = sorted(told | self._past)
+        jobs = sorted(told | self._with_history)
         for start in range(0, len(jobs) or 1, PAGE):
             batch = jobs[start : start + PAGE]
             wrong = await self._link.run("check_counts", jobs=batch, versions=self._versions)

@@ -73,13 +73,13 @@ def job_put(job: Job, revision: int | None = None) -> dict[str, Any]:
 
 
 def job_given(row: Row) -> tuple[Any, ...]:
-    """What `job_row` answers, as a shelf takes it."""
+    """The row of `job_row`, in the form that `JobCache` takes."""
     return (*[None if value is False else value for value in row], SCHEDULER_VERSION)
 
 
-def legible_job(shelf: JobCache, row: Row) -> Job:
+def legible_job(cache: JobCache, row: Row) -> Job:
     given = job_given(row)
-    return legible(shelf.job, given, f"job {given[0]!r}")
+    return legible(cache.job, given, f"job {given[0]!r}")
 
 
 def memory_text(memory: Memory) -> str:

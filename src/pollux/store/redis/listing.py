@@ -26,10 +26,10 @@ decode_line = msgspec.json.Decoder(AuditLine).decode
 
 
 async def list_jobs(
-    link: RedisConnections, shelf: JobCache, where: JobFilter, after: str | None, limit: int
+    link: RedisConnections, cache: JobCache, where: JobFilter, after: str | None, limit: int
 ) -> JobPage:
     """What cannot be read behind the last job of a page belongs to the next one, and is told there."""
-    found, reading, told = list[Job](), JobReading(shelf), 0
+    found, reading, told = list[Job](), JobReading(cache), 0
     async for row in _job_rows(link, after, limit):
         job = reading.job(codec.job_given(row))
         if job is None or not job_fits(job, where):
@@ -142,12 +142,12 @@ def _or_false(text: str | None) -> str | bool:
 # raw records
 
 
-async def dump(link: RedisConnections, shelf: JobCache, after: str | None, limit: int) -> DumpPage:
+async def dump(link: RedisConnections, cache: JobCache, after: str | None, limit: int) -> DumpPage:
     """A cursor is `<kind> <place>` of the last record of its page."""
     kind, place = dump_place(after, KINDS)
     page: list[tuple[str, Any]] = []
     for number, each in enumerate(KINDS[KINDS.index(kind) if kind else 0 :]):
-        async for at, value in _records(link, shelf, each, place if number == 0 else "", limit + 1):
+        async for at, value in _records(link, cache, each, place if number == 0 else "", limit + 1):
             page.append((f"{each} {at}", msgspec.to_builtins(value)))
             if len(page) > limit:
                 records = tuple((_kind(where), data) for where, data in page[:limit])
@@ -161,13 +161,13 @@ def _kind(place: str) -> str:
 
 
 def _records(
-    link: RedisConnections, shelf: JobCache, kind: str, place: str, part: int
+    link: RedisConnections, cache: JobCache, kind: str, place: str, part: int
 ) -> AsyncIterator[tuple[object, Any]]:
     match kind:
         case "term":
             return _terms(link, int(place or 0))
         case "job":
-            return _jobs(link, shelf, place, part)
+            return _jobs(link, cache, place, part)
         case "live":
             return _live(link, place, part)
         case "run":
@@ -195,9 +195,9 @@ async def _tombs(link: RedisConnections, after: int, part: int) -> AsyncIterator
         after = page[-1][0]
 
 
-async def _jobs(link: RedisConnections, shelf: JobCache, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
+async def _jobs(link: RedisConnections, cache: JobCache, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
     async for row in _job_rows(link, place or None, part):
-        yield row[0], codec.legible_job(shelf, row)
+        yield row[0], codec.legible_job(cache, row)
 
 
 async def _live(link: RedisConnections, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:

@@ -119,7 +119,7 @@ def takes_letters(verdict: Verdict) -> bool:
 
 
 class FinishedRow(NamedTuple):
-    """A run that leaves the line."""
+    """A run that leaves the queue."""
 
     state: int
     history_class: int

@@ -53,7 +53,7 @@ def lines(tx: SqliteTransaction, before: str | None, now_ms: int) -> tuple[Queue
 
 
 def _end(priority: int, placed: int, visible_ms: int, seq: int) -> tuple[int, int]:
-    """Up to where a line is counted for a place: a line of higher priority to its end, one of lower not at all."""
+    """Up to where a queue is counted for a place: one of higher priority to its end, one of lower not at all."""
     if priority == placed:
         return visible_ms, seq
     return (_BEHIND_ALL, 0) if priority < placed else (-_BEHIND_ALL, 0)

@@ -39,7 +39,7 @@ _IN_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class SqliteNotifier:
-    """The bell of one database in this process: rung by its writer, heard by the ears of its loops."""
+    """The notifier of one database in this process: its writer notifies the listeners of its loops."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -19,7 +19,7 @@ FROM counters WHERE version = coalesce(?1, version);
 -- name: place
 SELECT priority, visible_ms, seq FROM runs WHERE id = ? AND +state = 1;
 
--- What stands in a line before a place, counted to ?5.
+-- The runs of a queue before a place, counted to ?5.
 -- name: queue
 SELECT
   coalesce(sum((SELECT count(*) FROM (
