@@ -1,4 +1,4 @@
-"""What does the API consist of?  Every route, the errors in its words, and the door in front."""
+"""HTTP application: all routes, problem+json for every error, and the gateway in front."""
 
 from __future__ import annotations
 

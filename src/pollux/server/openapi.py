@@ -1,4 +1,4 @@
-"""How is the API told to programs?  OpenAPI 3.1, made of the same routes and Structs that answer."""
+"""OpenAPI 3.1 document, made of the same routes and Structs that answer."""
 
 from __future__ import annotations
 

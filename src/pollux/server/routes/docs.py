@@ -1,4 +1,4 @@
-"""Where can one read about the API?  A page for people that works with no internet, and a document for programs.
+"""Documentation page for people, which works without the internet, and the OpenAPI document for programs.
 
 They tell what the API is and nothing about this node, so they need no token: a browser could not send one with a page.
 """
