@@ -181,7 +181,7 @@ async def _weighs(n: int) -> Seen:
         for start in range(0, n, 1_000):
             await app.put_jobs(jobs(range(start, min(start + 1_000, n))))
         await asyncio.sleep(2.0)
-        while (await app.counts()).feed:  # noqa: ASYNC110  until the leader has given each its first due
+        while (await app.operations.status.counts()).feed:  # noqa: ASYNC110  until the leader has given each its first due
             await asyncio.sleep(0.1)
         gc.collect()
         return {"bytes": (rss_mb() - before) * 1024 * 1024 / n}

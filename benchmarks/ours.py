@@ -36,7 +36,7 @@ def drain(url: str, n: int, seats: int) -> dict[str, float]:
         app, _ = noop_app(url, progress.step, seats=seats)
         async with app:
             await progress.all_seen.wait()
-            while (counts := await app.counts()).ready or counts.leased:  # noqa: ASYNC110  the store has no such event
+            while (counts := await app.operations.status.counts()).ready or counts.leased:  # noqa: ASYNC110  the store has no such event
                 await asyncio.sleep(0.002)
             return progress.figures(time.monotonic())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pollux import Pollux
-from pollux.app.tokens import MadeToken
+from pollux.app.operations.tokens import MadeToken
 from pollux.server import ApiServer, ServerOptions
 
 PATIENCE_S = 60.0
@@ -34,7 +34,7 @@ class World:
         self._writers: list[asyncio.StreamWriter] = []
 
     async def token(self, role: str = "admin", **options: Any) -> MadeToken:
-        made = await self.app.create_token(role, **options)
+        made = await self.app.operations.tokens.create_token(role, **options)
         self.server.tokens.forget()
         return made
 

@@ -71,7 +71,7 @@ async def app(tmp_path, monkeypatch):
         await app.backend.put_notes([NotePut("breaker:h", {"state": "open"})])
 
         async def dead():
-            return len((await app.list_runs(RunFilter(states=(RunState.DEAD,)))).runs) == 4
+            return len((await app.operations.runs.list_runs(RunFilter(states=(RunState.DEAD,)))).runs) == 4
 
         await eventually(dead, "four are dead")
         yield app
@@ -87,7 +87,11 @@ async def refuse(ctx):
 
 async def newer_than(app, number):
     """The lines after that one, of whoever asks by the API."""
-    return [line for line in (await app.audit(after=number, limit=100)).lines if line.actor == "token:admin"]
+    return [
+        line
+        for line in (await app.operations.audit.list_audit(after=number, limit=100)).lines
+        if line.actor == "token:admin"
+    ]
 
 
 def test_every_route_that_changes_something_is_among_them():
@@ -109,7 +113,7 @@ async def test_every_change_by_a_route_is_one_line_with_who_what_and_how(app, tm
         assert subject in (None, lines[0].subject), lines
         assert detail in lines[0].detail, lines
         seen = lines[0].seq
-    assert (await app.verify_audit()).is_whole
+    assert (await app.operations.audit.verify_audit()).is_whole
 
 
 async def test_what_a_command_loads_is_on_record_as_well(app):
@@ -132,14 +136,17 @@ async def test_a_dump_that_is_loaded_into_an_empty_store_brings_its_log_whole(ap
     client = api_of(app)
     for number in range(3):
         await client.ok("POST", JOBS, {"id": f"j{number}", "handler": "fine"})
-    records = [record async for page in app.dump() for record in page.records]
+    records = [record async for page in app.operations.storage.dump() for record in page.records]
     other = Pollux("memory://")
     await other.open()
     try:
         for start in range(0, len(records), 2):
-            await other.load(records[start : start + 2])
-        theirs, ours = (await other.audit(limit=1_000)).lines, (await app.audit(limit=1_000)).lines
+            await other.operations.storage.load(records[start : start + 2])
+        theirs, ours = (
+            (await other.operations.audit.list_audit(limit=1_000)).lines,
+            (await app.operations.audit.list_audit(limit=1_000)).lines,
+        )
         assert [line.chain for line in theirs] == [line.chain for line in ours]
-        assert (await other.verify_audit()).is_whole
+        assert (await other.operations.audit.verify_audit()).is_whole
     finally:
         await other.close()

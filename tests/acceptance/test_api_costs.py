@@ -33,7 +33,7 @@ async def test_a_job_that_is_added_costs_one_write_and_its_audit_line_goes_along
         await client.ok("POST", "/api/v2/jobs", {"id": "a", "handler": "fine", "interval": "1m"})
 
         assert (stats.ops - ops, stats.commits - commits) == (1, 1)
-        [line] = (await app.audit()).lines
+        [line] = (await app.operations.audit.list_audit()).lines
         assert (line.actor, line.action, line.subject, line.detail[:13]) == ("token:admin", "put", "a", "new: every 1m")
 
 
@@ -45,7 +45,7 @@ async def test_jobs_that_are_added_at_the_same_time_share_their_writes(tmp_path)
         await asyncio.gather(*(client.ok("POST", "/api/v2/jobs", body) for body in bodies))
 
         assert app._store.store.stats.ops - before <= 20 / A_ROUND + 1
-        assert (await app.verify_audit()).lines == 20
+        assert (await app.operations.audit.verify_audit()).lines == 20
 
 
 async def test_what_is_refused_changes_nothing_and_is_no_line_of_the_audit_log(tmp_path):
@@ -55,16 +55,16 @@ async def test_what_is_refused_changes_nothing_and_is_no_line_of_the_audit_log(t
         same = await client("POST", "/api/v2/jobs", {"id": "a", "handler": "fine"})
 
         assert (answer.status, same.status) == (409, 200)
-        lines = (await app.audit()).lines
+        lines = (await app.operations.audit.list_audit()).lines
         assert [line.detail.partition(":")[0] for line in lines] == ["new"]
 
 
 @pytest.mark.parametrize("line", ["0 */6 * * *", "30 4 1 1 *"])
 async def test_a_job_that_is_added_tells_when_it_will_be_due(line):
     async with served(runs=False) as client:
-        schedule, begun_ms = Cron(line), client.app.now_ms()
+        schedule, begun_ms = Cron(line), client.app.operations.now_ms()
         job = await client.ok("POST", "/api/v2/jobs", {"id": "a", "handler": "fine", "cron": line})
-        ended_ms = client.app.now_ms()
+        ended_ms = client.app.operations.now_ms()
 
         told = moment_ms(job["next_due_at"])
         assert told in {first_due(schedule, "a", now_ms=begun_ms), first_due(schedule, "a", now_ms=ended_ms)}
@@ -77,10 +77,10 @@ async def test_a_job_that_is_added_tells_when_it_will_be_due(line):
 
 async def test_an_interval_begins_at_once_and_says_so():
     async with served(runs=False) as client:
-        begun_ms = client.app.now_ms()
+        begun_ms = client.app.operations.now_ms()
         job = await client.ok("PUT", "/api/v2/jobs/a", {"handler": "fine", "interval": "1h"})
 
-        assert begun_ms <= moment_ms(job["next_due_at"]) <= client.app.now_ms()
+        assert begun_ms <= moment_ms(job["next_due_at"]) <= client.app.operations.now_ms()
 
 
 @pytest.mark.parametrize("sent", [{}, {"event": True}, {"interval": "1m", "enabled": False}])

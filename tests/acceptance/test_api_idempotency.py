@@ -128,7 +128,7 @@ async def test_whoever_takes_over_from_a_dead_node_does_nothing_twice(client):
     first = await client.ok("POST", "/api/v2/runs", {"job_id": "home"}, headers=KEY)
     store = client.app._store
     [note] = [each for each in await store.notes(idempotency.PREFIX) if "#" not in each.key]
-    dead = {"digest": note.value["digest"], "until_ms": client.app.now_ms() - 1}
+    dead = {"digest": note.value["digest"], "until_ms": client.app.operations.now_ms() - 1}
     await store.put_notes([NotePut(note.key, dead)])
 
     again = await client("POST", "/api/v2/runs", {"job_id": "home"}, headers=KEY)
@@ -142,7 +142,7 @@ async def test_a_request_that_is_still_at_work_is_waited_for_and_then_told(clien
     await client.ok("POST", "/api/v2/runs", {"job_id": "home"}, headers=KEY)
     store = client.app._store
     [note] = [each for each in await store.notes(idempotency.PREFIX) if "#" not in each.key]
-    working = {"digest": note.value["digest"], "until_ms": client.app.now_ms() + 60_000}
+    working = {"digest": note.value["digest"], "until_ms": client.app.operations.now_ms() + 60_000}
     await store.put_notes([NotePut(note.key, working)])
 
     answer = await client("POST", "/api/v2/runs", {"job_id": "home"}, headers=KEY)

@@ -141,9 +141,11 @@ async def test_the_audit_log_tells_which_dead_letters_went_by_what_and_how_long_
             return len((await client.ok("GET", "/api/v2/dead-letters"))["dead_letters"]) == 3
 
         await eventually(are_dead, "they are dead")
-        await client.app.drop(["run0"])
-        await client.app.drop_where(RunFilter(states=(RunState.DEAD,), error="never works", job_id="bad1"))
-        await client.app.drop()
+        await client.app.operations.dead_letters.drop(["run0"])
+        await client.app.operations.dead_letters.drop_where(
+            RunFilter(states=(RunState.DEAD,), error="never works", job_id="bad1")
+        )
+        await client.app.operations.dead_letters.drop()
         await client.app.pause("bad0", reason="they move", duration="90m")
         await client.app.pause(group="edge")
 

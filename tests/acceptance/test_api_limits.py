@@ -84,14 +84,14 @@ async def test_places_of_those_who_wait_for_an_answer_are_not_taken_away(monkeyp
     """All places are held by requests at work: the next one is told so."""
     async with world(limits=ApiLimits(connections=3)) as api:
         token = (await api.token()).secret
-        go_on, arrived, nodes = asyncio.Event(), asyncio.Semaphore(0), api.app.nodes
+        go_on, arrived, nodes = asyncio.Event(), asyncio.Semaphore(0), api.app.operations.status.nodes
 
         async def slow(_):
             arrived.release()
             await go_on.wait()
             return await nodes()
 
-        monkeypatch.setattr("pollux.app.Pollux.nodes", slow)
+        monkeypatch.setattr("pollux.app.operations.status.StatusOperations.nodes", slow)
         asked = [asyncio.create_task(api.ask(NODES, token=token)) for _ in range(3)]
         for _ in asked:
             await arrived.acquire()
@@ -176,7 +176,7 @@ async def test_who_does_not_read_the_answer_is_dropped():
     """Many requests for a long answer, and none of it is taken."""
     async with world(limits=ApiLimits(**QUICK | {"rate": 0.0})) as api:
         for number in range(300):
-            await api.app.create_token("viewer", name=f"{number:090d}")
+            await api.app.operations.tokens.create_token("viewer", name=f"{number:090d}")
         token = (await api.token()).secret
         _, writer = await api.connect()
         reader_is_deaf(writer)
@@ -337,14 +337,14 @@ async def test_strangers_and_guessers_are_slowed_down_but_a_good_token_is_let_in
 async def test_more_requests_at_work_than_there_is_room_for_are_refused_but_not_the_probe(monkeypatch):
     async with world(limits=ApiLimits(at_work=2)) as api:
         token = (await api.token()).secret
-        go_on, arrived, nodes = asyncio.Event(), asyncio.Semaphore(0), api.app.nodes
+        go_on, arrived, nodes = asyncio.Event(), asyncio.Semaphore(0), api.app.operations.status.nodes
 
         async def slow(_):
             arrived.release()
             await go_on.wait()
             return await nodes()
 
-        monkeypatch.setattr("pollux.app.Pollux.nodes", slow)
+        monkeypatch.setattr("pollux.app.operations.status.StatusOperations.nodes", slow)
         asked = [asyncio.create_task(api.ask(NODES, token=token)) for _ in range(2)]
         for _ in asked:
             await arrived.acquire()

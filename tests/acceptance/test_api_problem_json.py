@@ -101,7 +101,7 @@ async def test_an_error_that_nobody_expected_has_an_id_that_is_in_the_log(client
     async def broken(*_, **__):
         raise RuntimeError("the secret plan")
 
-    monkeypatch.setattr(type(client.app), "nodes", broken)
+    monkeypatch.setattr(type(client.app.operations.status), "nodes", broken)
     with caplog.at_level(logging.ERROR, "pollux"):
         answer = await client("GET", "/api/v2/nodes")
 
@@ -118,7 +118,7 @@ async def test_a_store_that_does_not_answer_is_said_so(client, monkeypatch, erro
     async def broken(*_, **__):
         raise error
 
-    monkeypatch.setattr(type(client.app), "nodes", broken)
+    monkeypatch.setattr(type(client.app.operations.status), "nodes", broken)
     answer = await client("GET", "/api/v2/nodes")
 
     assert is_problem(answer, 503)["detail"] == str(error)

@@ -38,9 +38,9 @@ async def test_a_text_is_looked_at_in_the_place_of_the_file(app, tmp_path):
         assert told["options"] == [{"path": "pool.seats", "before": "3", "after": "5"}]
         same = await api.ok("POST", RELOAD, {"dry_run": True, "text": FILE})
         assert (same["message"], same["lines"]) == ("nothing changes", [])
-        assert [job.id for job in (await app.list_jobs()).jobs] == ["a"]
+        assert [job.id for job in (await app.operations.jobs.list_jobs()).jobs] == ["a"]
         assert ((tmp_path / "p.yaml").read_text(), app.crew.pool.seats) == (FILE, 3)
-        assert not [line for line in (await app.audit()).lines if line.action == "reload"]
+        assert not [line for line in (await app.operations.audit.list_audit()).lines if line.action == "reload"]
 
 
 async def test_a_text_that_takes_most_jobs_away_needs_replace(app, tmp_path):
@@ -55,7 +55,7 @@ async def test_a_text_that_takes_most_jobs_away_needs_replace(app, tmp_path):
         refused = await api("POST", RELOAD)
         assert (refused.status, "6 jobs" in refused.json["detail"]) == (409, True)
         assert "--replace" in refused.body.decode()
-        assert len((await app.list_jobs()).jobs) == 6
+        assert len((await app.operations.jobs.list_jobs()).jobs) == 6
         told = await api.ok("POST", RELOAD, {"dry_run": True, "replace": True})
         assert (told["removed"], told["refused"]) == (6, "")
         assert (await api.ok("POST", RELOAD, {"replace": True}))["removed"] == 6
@@ -140,14 +140,14 @@ async def test_only_an_admin_may_send_one(app):
 async def test_it_can_be_asked_from_afar_as_the_command_does(app, tmp_path):
     """The same verb over a socket: `pollux reload --dry-run -c new.yaml --url ...`."""
     async with served(app, ServerOptions(port=0, is_port_given=True), stop=asyncio.Event()) as server:
-        token = await app.create_token("admin", name="tests")
+        token = await app.operations.tokens.create_token("admin", name="tests")
         remote = Remote(address_of(server.url), token.secret)
         await remote.open()
         try:
-            told = await remote.reload(dry_run=True, text=NEW, called="new.yaml")
+            told = await remote.operations.config_file.reload(dry_run=True, text=NEW, called="new.yaml")
             assert (told.draft, told.unseen, told.added) == ("new.yaml", ("nowhere:f",), 1)
             (tmp_path / "p.yaml").write_text("jobs: [")
-            in_force = await remote.file_in_force()
+            in_force = await remote.operations.config_file.file_in_force()
             assert (in_force.is_there, in_force.path) == (False, str(tmp_path / "p.yaml"))
             assert {each.option: each.value for each in in_force.options}["pool.seats"] == "3"
         finally:

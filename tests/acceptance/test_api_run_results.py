@@ -79,7 +79,7 @@ async def test_a_batch_that_a_dead_node_left_half_done_is_answered_as_if_it_were
     first = await client.ok("POST", f"{RUNS}/batch", body, headers=headers)
     store = client.app._store
     [note] = [each for each in await store.notes(PREFIX) if "#" not in each.key]
-    dead = {"digest": note.value["digest"], "until_ms": client.app.now_ms() - 1}
+    dead = {"digest": note.value["digest"], "until_ms": client.app.operations.now_ms() - 1}
     await store.put_notes([NotePut(note.key, dead)])
     assert await client.ok("POST", f"{RUNS}/batch", body, headers=headers) == first
 
@@ -142,9 +142,9 @@ async def test_what_a_program_asks_for_by_itself_is_on_record_only_for_a_named_a
         await app.put_jobs([job])
         await app.enqueue("j")
         await app.enqueue_many("j", [None] * 3)
-        own = [line.action for line in (await app.audit()).lines].count("enqueue")
-        await app.acting_as("cli:bob").enqueue("j")
-        last = (await app.audit(newest=True, limit=1)).lines[-1]
+        own = [line.action for line in (await app.operations.audit.list_audit()).lines].count("enqueue")
+        await app.operations.as_actor("cli:bob").runs.enqueue("j")
+        last = (await app.operations.audit.list_audit(newest=True, limit=1)).lines[-1]
     finally:
         await app.close()
     assert own == (2 if is_told else 0)

@@ -164,7 +164,7 @@ async def test_a_job_that_comes_by_api_names_no_address_inside():
                 assert said.status == 422, said.body
             batch = await api.ask(f"{JOBS}/batch", "POST", token=token, body=b'{"jobs": [' + body + b"]}")
             assert batch.json["refused"] == 1, url
-        assert (await api.app.list_jobs()).jobs == ()
+        assert (await api.app.operations.jobs.list_jobs()).jobs == ()
 
 
 async def test_what_could_never_run_is_refused_when_it_is_put():
@@ -179,7 +179,7 @@ async def test_what_could_never_run_is_refused_when_it_is_put():
             assert b"a job that came by API names no file" in said.body
             assert b"${env:NAME} or ${file:PATH}" in said.body
             assert b"swordfish" not in said.body
-        assert (await api.app.list_jobs()).jobs == ()
+        assert (await api.app.operations.jobs.list_jobs()).jobs == ()
 
 
 async def test_an_allowed_network_and_a_public_name_are_open_to_the_api():
@@ -220,7 +220,7 @@ async def test_a_name_that_leads_inside_is_refused_when_it_is_looked_up():
 
 async def the_dead(app):
     while True:
-        runs = (await app.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
+        runs = (await app.operations.runs.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
         if runs:
             return runs
         await asyncio.sleep(0.05)
@@ -239,7 +239,7 @@ async def test_a_command_by_api_needs_an_admin_and_leave_and_stands_in_the_audit
         assert (await api.ask(JOBS, "POST", token=admin, body=body)).status == 201
         asked = b'{"job_id": "disk", "params": {"argv": ["id"]}}'
         assert (await api.ask(f"{JOBS}/disk/force-run", "POST", token=operator, body=asked)).status in {403, 422}
-        line = (await api.app.audit(newest=True, limit=1)).lines[-1]
+        line = (await api.app.operations.audit.list_audit(newest=True, limit=1)).lines[-1]
         assert (line.actor, line.action, line.subject) == ("token:root", "put", "disk")
         assert 'params.argv ["df","-h"]' in line.detail
 
@@ -271,7 +271,7 @@ async def test_a_change_is_told_with_before_and_after_and_without_secrets():
         )
         assert (await api.ask(f"{JOBS}/start-page/pause", "POST", token=token)).status == 200
         assert (await api.ask(f"{JOBS}/start-page", "DELETE", token=token)).status == 200
-        lines = [line for line in (await api.app.audit()).lines if line.action != "token create"]
+        lines = [line for line in (await api.app.operations.audit.list_audit()).lines if line.action != "token create"]
     assert {line.actor for line in lines} == {"token:ann"}
     assert [line.action for line in lines] == ["put", "put", "pause", "delete"], "what was refused changed nothing"
     assert lines[0].detail.startswith("new: every 30s; handler http")

@@ -145,7 +145,7 @@ async def test_whoever_can_open_the_socket_is_an_admin_under_their_own_name(nook
         assert stat.S_IMODE(nook.stat().st_mode) == 0o600
         made = await api.ask(TOKENS, "POST", socket=nook, headers={"Host": "anything"}, body=b'{"role": "viewer"}')
         assert made.status == 201
-        [line] = (await api.app.audit()).lines
+        [line] = (await api.app.operations.audit.list_audit()).lines
     assert (line.actor, line.action) == (f"cli:{pwd.getpwuid(os.getuid()).pw_name}", "token create")
     assert not nook.exists()
 

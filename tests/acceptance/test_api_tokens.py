@@ -41,7 +41,7 @@ async def test_nobody_learns_why_a_token_is_refused(monkeypatch):
         good = await api.token()
         expired = await api.token(expires="1ms")
         revoked = await api.token()
-        await api.app.revoke_token(revoked.token.id)
+        await api.app.operations.tokens.revoke_token(revoked.token.id)
         await asyncio.sleep(0.002)
         api.server.tokens.forget()
         mine = [good.secret[:-1] + "!", good.secret + "x", good.secret[:12], good.secret.lower(), good.secret.upper()]
@@ -114,9 +114,9 @@ async def test_a_token_made_elsewhere_is_good_at_once_and_one_taken_back_within_
         await elsewhere.open()
         try:
             assert (await api.ask(NODES, token="pf_00000000_x")).status == 401  # it has just looked
-            made = await elsewhere.create_token("viewer")
+            made = await elsewhere.operations.tokens.create_token("viewer")
             await eventually_answers(api, made.secret, 200)
-            await elsewhere.revoke_token(made.token.id)
+            await elsewhere.operations.tokens.revoke_token(made.token.id)
             await eventually_answers(api, made.secret, 401)
         finally:
             await elsewhere.close()
@@ -142,19 +142,19 @@ async def test_a_request_costs_no_call_of_the_store_and_a_revoked_token_lives_th
     app, clock, calls = Pollux("memory://"), Ticking(), []
     await app.open()
     try:
-        made = await app.create_token("viewer")
-        tokens, read = TokenCheck(app, clock=clock), app.token_records
+        made = await app.operations.tokens.create_token("viewer")
+        tokens, read = TokenCheck(app, clock=clock), app.operations.tokens.token_records
 
         async def counted():
             calls.append(clock.now)
             return await read()
 
-        app.token_records = counted
+        app.operations.tokens.token_records = counted
         for _ in range(1_000):
             assert await tokens.identify(made.secret)
         assert len(calls) == 1
-        app.token_records = read
-        await app.revoke_token(made.token.id)
+        app.operations.tokens.token_records = read
+        await app.operations.tokens.revoke_token(made.token.id)
         clock.now += 2.9
         assert await tokens.identify(made.secret)
         clock.now += 0.2
@@ -166,7 +166,7 @@ async def test_a_request_costs_no_call_of_the_store_and_a_revoked_token_lives_th
 async def test_while_the_store_is_away_what_was_known_holds_for_a_while():
     app, clock = Pollux("memory://"), Ticking()
     await app.open()
-    made = await app.create_token("viewer")
+    made = await app.operations.tokens.create_token("viewer")
     tokens = TokenCheck(app, clock=clock)
     assert await tokens.identify(made.secret)
     await app.close()
@@ -191,27 +191,27 @@ async def test_a_store_that_never_answered_makes_nobody_a_stranger():
 async def test_when_a_token_was_used_is_known_to_the_hour_and_a_revoked_one_does_not_come_back():
     async with world() as api:
         made = await api.token("viewer")
-        [record] = await api.app.token_records()
+        [record] = await api.app.operations.tokens.token_records()
         await api.ask(NODES, token=made.secret)
         api.server.tokens.forget()
         await api.ask(NODES, token=made.secret)
-        [seen] = await api.app.tokens()
+        [seen] = await api.app.operations.tokens.list_tokens()
         assert seen.used_ms is not None
         assert seen.used_ms == max(seen.made_ms, seen.used_ms - seen.used_ms % 3_600_000), "never before it was made"
         [note] = await api.app._store.notes("token:")
         assert note.value["used_ms"] % 3_600_000 == 0
-        await api.app.revoke_token(made.token.id)
-        await api.app.tokens_used([record])
-        assert await api.app.tokens() == []
+        await api.app.operations.tokens.revoke_token(made.token.id)
+        await api.app.operations.tokens.tokens_used([record])
+        assert await api.app.operations.tokens.list_tokens() == []
 
 
 async def test_a_rotated_token_and_its_successor_are_good_together_for_the_overlap():
     async with world() as api:
         old = await api.token("operator", name="ci", expires="30d")
-        new = await api.app.rotate_token("ci", overlap="1h")
+        new = await api.app.operations.tokens.rotate_token("ci", overlap="1h")
         api.server.tokens.forget()
         assert {(await api.ask(NODES, token=each.secret)).status for each in (old, new)} == {200}
-        kept = {each.id: each for each in await api.app.tokens()}
+        kept = {each.id: each for each in await api.app.operations.tokens.list_tokens()}
         assert kept[old.token.id].expires_ms - old.token.made_ms <= 3_700_000
         assert kept[new.token.id].expires_ms == old.token.expires_ms
         assert (new.token.name, new.token.role) == ("ci", "operator")
@@ -221,21 +221,21 @@ async def test_a_new_token_that_gets_the_id_of_another_is_none(monkeypatch):
     """It would be shown to somebody, and be good for nothing."""
     async with world() as api:
         other = (await api.token("viewer", name="other")).token
-        monkeypatch.setattr("pollux.app.tokens.secrets.token_hex", lambda _: other.id)
+        monkeypatch.setattr("pollux.app.operations.tokens.secrets.token_hex", lambda _: other.id)
         with pytest.raises(Conflict, match=f"the id {other.id}, which another one has; try again"):
-            await api.app.create_token("admin", name="new")
-        assert other in await api.app.tokens()
-        assert "new" not in {token.name for token in await api.app.tokens()}
+            await api.app.operations.tokens.create_token("admin", name="new")
+        assert other in await api.app.operations.tokens.list_tokens()
+        assert "new" not in {token.name for token in await api.app.operations.tokens.list_tokens()}
 
 
 async def test_a_successor_that_gets_the_id_of_another_token_leaves_that_alone(monkeypatch):
     async with world() as api:
         await api.token("operator", name="ci")
         other = (await api.token("viewer", name="other")).token
-        monkeypatch.setattr("pollux.app.tokens.secrets.token_hex", lambda _: other.id)
+        monkeypatch.setattr("pollux.app.operations.tokens.secrets.token_hex", lambda _: other.id)
         with pytest.raises(Conflict, match="try again"):
-            await api.app.rotate_token("ci")
-        assert other in await api.app.tokens()
+            await api.app.operations.tokens.rotate_token("ci")
+        assert other in await api.app.operations.tokens.list_tokens()
 
 
 async def test_the_store_keeps_hashes_and_lists_have_no_secret(tmp_path):
@@ -250,7 +250,7 @@ async def test_the_store_keeps_hashes_and_lists_have_no_secret(tmp_path):
         secrets = [admin.secret, made.json["secret"], rotated.json["secret"]]
         gone = await api.ask(f"{TOKENS}/{rotated.json['token']['id']}", "DELETE", token=admin.secret)
         assert gone.status == 200
-        lines = (await api.app.audit()).lines
+        lines = (await api.app.operations.audit.list_audit()).lines
     assert {(line.actor, line.action) for line in lines[1:]} == {
         ("token:root", "token create"), ("token:root", "token rotate"), ("token:root", "token revoke"),
     }  # fmt: skip
@@ -269,7 +269,7 @@ async def test_the_first_start_makes_one_token_in_a_file_for_its_owner_and_never
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
         assert (await api.ask(TOKENS, token=secret)).status == 200
-        await api.app.revoke_token("first")
+        await api.app.operations.tokens.revoke_token("first")
     assert str(file) in caplog.text
     assert secret not in caplog.text
     caplog.clear()
@@ -291,7 +291,7 @@ async def test_a_first_token_that_cannot_be_written_is_said_and_made_at_a_later_
     url = f"sqlite:///{tmp_path}/pollux.db"
     async with world(url, token_file=tmp_path / "file" / "first.token") as api:
         assert (await api.ask("/live")).status == 200
-        assert await api.app.tokens() == []
+        assert await api.app.operations.tokens.list_tokens() == []
     assert "server.token_file" in caplog.text
     async with world(url, token_file=tmp_path / "first.token"):
         assert (tmp_path / "first.token").exists()

@@ -6,7 +6,7 @@ import apsw
 import pytest
 
 from pollux import Pollux
-from pollux.app import overview
+from pollux.app.operations import status
 from pollux.cli.nodes import _leads, _seats, _seen
 from pollux.model import Job, Node
 from pollux.store.move_marks import MoveMark, seal
@@ -65,7 +65,7 @@ async def test_a_run_that_cannot_be_read_hides_no_node(tmp_path):
         connection = apsw.Connection(str(path))
         connection.execute("UPDATE runs SET payload = x'ff' WHERE owner = 'n1'")
         connection.close()
-        assert (await app.list_runs()).unreadable, "the test does not bite"
+        assert (await app.operations.runs.list_runs()).unreadable, "the test does not bite"
         told = (await api_of(app).ok("GET", "/api/v2/nodes"))["nodes"]
         assert {node["id"]: node["busy"] for node in told} == AS_THEY_SAID
 
@@ -73,14 +73,14 @@ async def test_a_run_that_cannot_be_read_hides_no_node(tmp_path):
 
 
 async def test_many_leases_are_not_read_to_count_them(monkeypatch):
-    monkeypatch.setattr(overview, "LEASES_MAX", 1)
+    monkeypatch.setattr(status, "LEASES_MAX", 1)
 
     async def asked(app):
         await busy(app)
-        assert {node.id: node.busy for node in await overview.nodes_now(app)} == {"n1": 1, "n2": 0}
+        assert {node.id: node.busy for node in await status.nodes_now(app.operations)} == {"n1": 1, "n2": 0}
         assert (await app._store.claim(node="n1", token="u", limit=1, lease_ms=60_000)).runs
-        monkeypatch.setattr(app, "list_runs", None)  # nobody asks for them
-        assert {node.id: node.busy for node in await overview.nodes_now(app)} == AS_THEY_SAID
+        monkeypatch.setattr(app.operations.runs, "list_runs", None)  # nobody asks for them
+        assert {node.id: node.busy for node in await status.nodes_now(app.operations)} == AS_THEY_SAID
 
     await fill("memory://", asked)
 

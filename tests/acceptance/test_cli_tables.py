@@ -57,7 +57,7 @@ def test_freshness_is_a_bar(score, age_ms, text):
 
 async def drawn(app: Pollux, width: int, *, cut: bool = False) -> str:
     """The live table of an app, as wide as told."""
-    overview = await app.overview()
+    overview = await app.operations.status.overview()
     console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: ASYNC230, PTH123, SIM115
     try:
         for part in (

@@ -178,7 +178,7 @@ async def test_a_trigger_names_the_versions_whose_leaders_have_answered(pollux, 
 
 
 async def leading(app, count):
-    return len([node for node in await app.nodes() if node.leads]) == count
+    return len([node for node in await app.operations.status.nodes() if node.leads]) == count
 
 
 async def counted(url, *, ended_ms):

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from pollux import Permanent, Pollux
-from pollux.app.listing import STATES
+from pollux.app.operations.listing import STATES
 from pollux.cli.runs import STATES as RUN_STATES
 from pollux.model import SCHEDULED, Interval, RunState
 from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess
@@ -25,7 +25,7 @@ class Shop:
         self.folder = folder
         self.app = Pollux(f"sqlite:///{folder}/p.db", name="shop", seats=3)
         self.opened = asyncio.Event()
-        now_ms = self.app.now_ms()
+        now_ms = self.app.operations.now_ms()
         begins = {
             "failing": Interval(DAY_MS, start_ms=now_ms + 500),
             "idle": Interval(DAY_MS, start_ms=now_ms + DAY_MS),
@@ -68,7 +68,7 @@ class Shop:
         await app.enqueue("doomed", id="doomed-2")
         await app.enqueue("retried", id="retried-1")
         await app.enqueue("later", id="cancelled-1", delay="1h")
-        await app.cancel_runs(["cancelled-1"])
+        await app.operations.runs.cancel_runs(["cancelled-1"])
         await self.until(done=2, dead=2, cancelled=1, ready=1)
         await app.pause("paused", reason="a test")
         await app.enqueue("paused", id="held-1")
@@ -87,9 +87,9 @@ class Shop:
         """Also: the leader has read all ends, which the memory of the jobs is made of."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
-                found = Counter(run.state.value for run in (await self.app.list_runs(limit=100)).runs)
+                found = Counter(run.state.value for run in (await self.app.operations.runs.list_runs(limit=100)).runs)
                 is_so = all(found[state] == count for state, count in wanted.items())
-                if is_so and not (await self.app.counts()).feed:
+                if is_so and not (await self.app.operations.status.counts()).feed:
                     return
                 await asyncio.sleep(0.01)
 
@@ -246,17 +246,19 @@ def test_every_state_of_a_job_is_a_filter_of_the_list_that_has_it(shop, told, as
     """The API filters by it; what is told of a job there is what the command tells."""
     told_by_state = {state: {i for i, job in told.jobs.items() if job["state"] == state} for state in STATES}
     for state, wanted in told_by_state.items():
-        assert {row.job.id for row in asked(shop.app.job_rows(state=state)).rows} == wanted, state
+        assert {row.job.id for row in asked(shop.app.operations.listing.job_rows(state=state)).rows} == wanted, state
     assert sum(map(len, told_by_state.values())) == len(told.jobs), "each has one of them"
 
 
 def test_since_when_a_job_fails_is_told_alike(shop, told, asked):
     """Also of one whose first run is tried again, and has not ended."""
-    rows = {row.job.id: row.failing_since_ms for row in asked(shop.app.job_rows()).rows}
+    rows = {row.job.id: row.failing_since_ms for row in asked(shop.app.operations.listing.job_rows()).rows}
     assert {job_id for job_id, since_ms in rows.items() if since_ms} == {"failing", "doomed", "retried"}
     assert (
         rows["retried"]
-        == next(run for run in asked(shop.app.list_runs(limit=100)).runs if run.id == "retried-1").failing_since_ms
+        == next(
+            run for run in asked(shop.app.operations.runs.list_runs(limit=100)).runs if run.id == "retried-1"
+        ).failing_since_ms
     )
     for job_id in ("failing", "doomed", "retried"):
         shown = told.pollux.ok("jobs", "show", job_id, "--store", STORE).out

@@ -79,7 +79,7 @@ async def learnt(app: Pollux, job: str, ends: int) -> None:
     """The leader knows of so many ends, so the next run is compared with the last of them."""
 
     async def is_learnt() -> bool:
-        return (await app.get_job(job)).memory.ended >= ends
+        return (await app.operations.jobs.get_job(job)).memory.ended >= ends
 
     await until(is_learnt)
 
@@ -132,14 +132,14 @@ async def test_a_file_with_two_urls_is_polled_and_the_history_tells_what_was_see
         for name in ("page", "api"):
             await learnt(app, name, 3)
         site.text = "two"
-        changed_ms = (await app.get_job("page")).memory.last_change_ms
+        changed_ms = (await app.operations.jobs.get_job("page")).memory.last_change_ms
 
         async def is_seen() -> bool:
-            return (await app.get_job("page")).memory.last_change_ms != changed_ms
+            return (await app.operations.jobs.get_job("page")).memory.last_change_ms != changed_ms
 
         await until(is_seen)
-        pages = (await app.list_runs(RunFilter(states=(RunState.DONE,), job_id="page"))).runs
-        calls = (await app.list_runs(RunFilter(states=(RunState.DONE,), job_id="api"))).runs
+        pages = (await app.operations.runs.list_runs(RunFilter(states=(RunState.DONE,), job_id="page"))).runs
+        calls = (await app.operations.runs.list_runs(RunFilter(states=(RunState.DONE,), job_id="api"))).runs
     in_order = sorted(pages, key=lambda run: run.due_ms)
     assert in_order[0].changed
     assert [run.changed for run in in_order[1:]].count(True) == 1
@@ -280,7 +280,7 @@ async def test_a_fixed_job_asks_again_at_its_next_due_time_whatever_retry_after_
     app.add("http", every("100ms"), id="poll", params={"url": site.url()})
     async with app:
         await learnt(app, "poll", 3)
-        job = await app.get_job("poll")
+        job = await app.operations.jobs.get_job("poll")
     assert len(site.requests) >= 3
     assert "answered 429" in job.memory.last_error
 

@@ -19,9 +19,11 @@ async def ended(app, accepted):
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         found = [await app.get_run(each.id) for each in accepted]
-        if all(run.is_finished for run in found) and not (await app.counts()).feed:
+        if all(run.is_finished for run in found) and not (await app.operations.status.counts()).feed:
             return found
-        assert time.monotonic() < deadline, f"{[run.state.value for run in found]}, {await app.counts()}"
+        assert time.monotonic() < deadline, (
+            f"{[run.state.value for run in found]}, {await app.operations.status.counts()}"
+        )
         await asyncio.sleep(0.05)
 
 
@@ -51,7 +53,7 @@ async def test_an_odd_word_of_a_handler_fails_its_own_run_and_no_other(kind, tmp
 
         *bad, child = await ended(app, [*odd_runs, apart])
         fine = await ended(app, good_runs)
-        listed = (await app.list_runs()).runs
+        listed = (await app.operations.runs.list_runs()).runs
 
     assert {run.state for run in (*bad, child)} == {RunState.DEAD}
     for run, value in zip((*bad, child), (*ODD.values(), "yes"), strict=True):

@@ -98,8 +98,8 @@ async def test_the_live_table_and_a_trigger_judge_by_the_term_too(tmp_path):
     await fill(url)
     app = Pollux(url)
     await app.open()
-    assert (await app.overview()).leader == ""
-    assert (await app.trigger()).leaders == ()
+    assert (await app.operations.status.overview()).leader == ""
+    assert (await app.operations.workers.trigger()).leaders == ()
     await app.close()
 
 
@@ -108,7 +108,7 @@ async def test_the_api_tells_each_node_s_role_by_the_term():
         store = client.app.backend
         await store.beat(Node("killed", leads=7), ttl_ms=600_000)
         await store.beat(Node("w", plans=False), ttl_ms=600_000)
-        [own] = [node.id for node in await client.app.nodes() if node.id not in {"killed", "w"}]
+        [own] = [node.id for node in await client.app.operations.status.nodes() if node.id not in {"killed", "w"}]
 
         async def led():
             told = (await client("GET", "/api/v2/nodes")).json

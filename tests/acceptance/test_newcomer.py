@@ -56,7 +56,7 @@ async def test_a_node_says_which_version_it_is(app):
     def tick(ctx): ...
 
     async with app:
-        [node] = await app.nodes()
+        [node] = await app.operations.status.nodes()
         assert node.version
 
 
@@ -205,7 +205,7 @@ async def test_a_job_of_a_handler_that_nobody_has_is_put_with_a_warning(app, cap
         'job odd: no live node knows handler fecth, nor does this program; did you mean "fetch"; '
         "its runs wait until a node with it starts"
     )
-    assert [job.id for job in (await app.list_jobs()).jobs] == ["good", "odd"]
+    assert [job.id for job in (await app.operations.jobs.list_jobs()).jobs] == ["good", "odd"]
     await app.close()
 
 

@@ -122,9 +122,9 @@ async def test_at_most_one_firing_waits_and_what_is_not_made_is_counted(overlap,
         for _ in range(12):
             await busy.app.enqueue("slow")
             await tale.advance("5s")
-            waiting = (await busy.app.list_runs(RunFilter(job_id="slow", states=(RunState.HELD,)))).runs
+            waiting = (await busy.app.operations.runs.list_runs(RunFilter(job_id="slow", states=(RunState.HELD,)))).runs
             assert len(waiting) <= 1
-        job = await busy.app.get_job("slow")
+        job = await busy.app.operations.jobs.get_job("slow")
 
         assert bool(job.memory.skips.get("overlap", 0)) is is_skipped
         assert tale.fired("slow") >= 2

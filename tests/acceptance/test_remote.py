@@ -275,8 +275,8 @@ async def test_the_live_screen_asks_the_socket_while_it_answers_and_else_the_sto
     store, nobody = f"sqlite:///{folder}/p.db", tmp_path / "nobody.sock"
     for socket_file, kind in ((folder / "p.db.sock", Remote), (nobody, Pollux), (None, Pollux)):
         link = StoreConnection(store, socket_file)
-        counts = await link.ask(lambda app: app.counts())
-        assert type(link._app) is kind
+        counts = await link.ask(lambda operations: operations.status.counts())
+        assert type(link._target) is kind
         assert counts.jobs > 15
         assert link.name.endswith("p.db")
         await link.close()
@@ -285,8 +285,8 @@ async def test_the_live_screen_asks_the_socket_while_it_answers_and_else_the_sto
 async def test_the_live_screen_waits_for_a_node_that_is_not_there(house):
     link = StoreConnection("http://127.0.0.1:9")
     with pytest.raises(StoreError, match="cannot be reached"):
-        await link.ask(lambda app: app.counts())
-    assert link._app is None, "it is opened anew for the next look"
+        await link.ask(lambda operations: operations.status.counts())
+    assert link._target is None, "it is opened anew for the next look"
 
 
 # what goes wrong

@@ -37,7 +37,7 @@ async def test_a_waiting_firing_ends_cancelled_and_what_was_asked_for_waits_and_
     async with old:
 
         async def fired():
-            return (await old.list_runs(RunFilter(job_id="old"), limit=10)).runs
+            return (await old.operations.runs.list_runs(RunFilter(job_id="old"), limit=10)).runs
 
         firing = (await until(fired))[0].id
         asked = await old.enqueue("old")
@@ -58,5 +58,5 @@ async def test_a_waiting_firing_ends_cancelled_and_what_was_asked_for_waits_and_
         why = await until(told)
         assert (why.answer, "since release 8" in why.reason) == ("held", True)
         assert why.cure.endswith("delete it with its waiting runs: pollux jobs delete old")
-        await new.delete_jobs(["old"])
+        await new.operations.jobs.delete_jobs(["old"])
         assert (await new.get_run(asked.id)).state is RunState.CANCELLED

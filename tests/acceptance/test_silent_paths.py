@@ -93,7 +93,7 @@ async def test_a_few_silent_paths_of_one_host_starve_neither_its_healthy_ones_no
 
         await until(failed_often, patience_s=240)
         jobs = {job.id: job for job in await app.backend.get_jobs([*healthy, *silent, *elsewhere])}
-        document = await app.health_document()
+        document = await app.operations.status.health_document()
 
     seldom = {id: (jobs[id].memory.ended, dues(jobs[id])) for id in [*healthy, *elsewhere]}
     assert min(total for _, total in seldom.values()) >= 5

@@ -106,8 +106,8 @@ async def test_the_one_left_behind_is_sealed_and_the_new_one_is_open(tmp_path):
     await app.open(sealed=True)
     assert "unseal" in await app.sealed()
     with pytest.raises(StoreMoved, match="moved elsewhere: nobody claims here before it is unsealed"):
-        await app.resume_workers()
-    assert (await app.counts()).jobs == 3, "it can still be looked at"
+        await app.operations.workers.resume_workers()
+    assert (await app.operations.status.counts()).jobs == 3, "it can still be looked at"
     await app.close()
     async with Pollux(two):
         pass
@@ -118,7 +118,7 @@ async def test_all_versions_move_and_the_leader_of_each_is_fenced(source, target
     one, two = await opened(url_of(source, tmp_path, "one")), await opened(url_of(target, tmp_path, "two"))
     try:
         await populate(one)
-        await one.move_jobs(["job0"], 1)
+        await one.operations.versions.move_jobs(["job0"], 1)
         old = await one.of_version(1).elect("old", ttl_ms=600_000)
         before = carried(await whole_dump(one))
 
@@ -203,7 +203,7 @@ async def test_a_live_move_does_not_wait_for_a_leader_that_was_killed(monkeypatc
     one, two = await fresh(filled=True), await fresh()
     await unleased(one)
     await one.beat(Node("killed", leads=1), ttl_ms=600_000)
-    assert (await one.counts()).ends
+    assert (await one.operations.status.counts()).ends
 
     async with asyncio.timeout(60):
         answer = await moved(one, two, live=True)

@@ -26,23 +26,23 @@ REAL = ("sqlite", "redis", "postgres")
 CHANGES = {  # every verb that changes something, as a program says it
     "enqueue": lambda app: app.enqueue("a"),
     "enqueue_many": lambda app: app.enqueue_many("a", [{}]),
-    "accept": lambda app: app.accept("a"),
+    "accept": lambda app: app.operations.runs.accept("a"),
     "run_now": lambda app: app.run_now("a", anyway=True),
     "put_jobs": lambda app: app.put_jobs([Job(id="b", handler="fine")]),
-    "delete_jobs": lambda app: app.delete_jobs(["a"]),
-    "move_jobs": lambda app: app.move_jobs(["a"], 3),
+    "delete_jobs": lambda app: app.operations.jobs.delete_jobs(["a"]),
+    "move_jobs": lambda app: app.operations.versions.move_jobs(["a"], 3),
     "pause": lambda app: app.pause("a"),
     "resume": lambda app: app.resume(target="stopped"),
     "cancel": lambda app: app.cancel("a"),
-    "cancel_runs": lambda app: app.cancel_runs(["waits"]),
-    "revive": lambda app: app.revive(["x"]),
-    "drop": lambda app: app.drop(["x"]),
-    "drain_workers": lambda app: app.drain_workers(),
-    "resume_workers": lambda app: app.resume_workers(),
-    "trigger": lambda app: app.trigger(),
-    "set_setting": lambda app: app.set_setting("pool.seats", 9),
-    "create_token": lambda app: app.create_token("viewer", name="x"),
-    "load": lambda app: app.load([("job", {"id": "c", "handler": "fine"})]),
+    "cancel_runs": lambda app: app.operations.runs.cancel_runs(["waits"]),
+    "revive": lambda app: app.operations.dead_letters.revive(["x"]),
+    "drop": lambda app: app.operations.dead_letters.drop(["x"]),
+    "drain_workers": lambda app: app.operations.workers.drain_workers(),
+    "resume_workers": lambda app: app.operations.workers.resume_workers(),
+    "trigger": lambda app: app.operations.workers.trigger(),
+    "set_setting": lambda app: app.operations.settings.set_setting("pool.seats", 9),
+    "create_token": lambda app: app.operations.tokens.create_token("viewer", name="x"),
+    "load": lambda app: app.operations.storage.load([("job", {"id": "c", "handler": "fine"})]),
 }
 
 
@@ -57,7 +57,7 @@ def url_of(kind, folder):
 
 async def left(app):
     """All that a store holds but what its nodes say of themselves."""
-    return [each async for page in app.dump() for each in page.records if each[0] != "term"]
+    return [each async for page in app.operations.storage.dump() for each in page.records if each[0] != "term"]
 
 
 @pytest.mark.parametrize("kind", REAL)
@@ -84,8 +84,8 @@ async def test_every_verb_that_changes_something_is_refused_by_an_app_that_has_i
         with pytest.raises(StoreMoved, match=WORDS):
             await asyncio.to_thread(app.blocking.enqueue, "a")
         assert await left(app) == before
-        assert [job.id for job in (await app.list_jobs()).jobs] == ["a"], "one may look"
-        [drain] = await app.drained_workers()
+        assert [job.id for job in (await app.operations.jobs.list_jobs()).jobs] == ["a"], "one may look"
+        [drain] = await app.operations.workers.drained_workers()
         assert str(drain) == "all workers are drained by a move of the store (it was moved to redis://there)"
         assert drain.ends == "use that store"
 
@@ -193,7 +193,7 @@ async def test_a_node_says_that_its_store_is_moved_and_then_that_it_was(tmp_path
         await eventually(lambda: is_told(1), "nothing was logged")
         await seal_for_good(store, MARK)
         await eventually(lambda: is_told(2), "its last word is of a move that is under way")
-        drain, *_ = await app.drained_workers()
+        drain, *_ = await app.operations.workers.drained_workers()
     await store.close()
     assert "is being moved to redis://there" in heard[0].words
     assert "was moved to redis://there" in heard[1].words
@@ -234,14 +234,14 @@ async def test_a_living_node_answers_changes_with_409_and_says_what_has_become_o
             assert (await api.ok("GET", "/api/v2/jobs"))["jobs"][0]["id"] == "a", "one may look"
 
             async def is_ill():
-                health = await app.health()
+                health = await app.operations.status.health()
                 found = {each.name: each for each in health.findings}["store"]
                 return found if found.level == "unhealthy" else None
 
             found = await eventually(is_ill, "its health says nothing")
             assert found.seen.startswith("this store was moved to redis://there")
             assert found.cure.startswith("use that one")
-            told = [each.name for each in (await app.health()).findings]
+            told = [each.name for each in (await app.operations.status.health()).findings]
             assert told == ["store", "polling", "loop", "handlers"], "the rest is a matter of the other store"
 
             async def is_told():
@@ -256,7 +256,7 @@ async def test_a_living_node_answers_changes_with_409_and_says_what_has_become_o
 
 
 async def _all_drained(app):
-    return all(node.draining and not node.leads for node in await app.nodes())
+    return all(node.draining and not node.leads for node in await app.operations.status.nodes())
 
 
 async def test_a_node_on_a_sealed_store_neither_plans_nor_claims(tmp_path):

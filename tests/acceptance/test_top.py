@@ -43,7 +43,7 @@ async def watched(path, size=(140, 40)):
     top = Top(f"sqlite:///{path}", look_seconds=QUICK)
     async with top.run_test(size=size) as pilot:
         yield top, pilot
-    assert top.link._app is None, "the store was let go"
+    assert top.link._target is None, "the store was let go"
 
 
 async def until(pilot, look, what):
@@ -126,7 +126,7 @@ async def test_a_cell_that_is_drawn_before_the_table_was_idle_is_whole(path, mon
     async with opened(path) as app, watched(path) as (top, pilot):
         for names in (["home"], ["a-much-longer-name", "home"], ["home"]):
             await app.put_jobs([a_job(name) for name in names if name not in shown(top)])
-            await app.delete_jobs([name for name in shown(top) if name not in names])
+            await app.operations.jobs.delete_jobs([name for name in shown(top) if name not in names])
             await come(top, pilot, names)
             await pilot.pause()
             for name in names:
@@ -184,7 +184,7 @@ async def test_what_changes_in_the_store_changes_on_the_screen(path):
             assert "boom\\x1b[31m" in cell(top, "a", "now"), "no terminal is steered"
             await app.put_jobs([a_job("b")])
             await come(top, pilot, ["a", "b"])
-            await app.delete_jobs(["a"])
+            await app.operations.jobs.delete_jobs(["a"])
             await come(top, pilot, ["b"])
 
 
@@ -264,17 +264,17 @@ async def test_pause_and_resume_run_now_and_cancel_say_what_they_did(path):
             press(top, "down")
             await until(pilot, lambda: top.chosen() == "b", "the cursor moves")
             await confirmed(top, pilot, "p", "job b is paused")
-            assert [stop.key for stop in await app.stops()] == ["stop:job:b"]
+            assert [stop.key for stop in await app.operations.pauses.stops()] == ["stop:job:b"]
             await until(pilot, lambda: cell(top, "b", "state") == "paused", "the pause is seen")
             await confirmed(top, pilot, "p", "job b goes on")
-            assert await app.stops() == []
+            assert await app.operations.pauses.stops() == []
             await confirmed(top, pilot, "r", "is ready")
-            assert (await app.counts()).ready == 1
+            assert (await app.operations.status.counts()).ready == 1
             await confirmed(top, pilot, "r", "! job 'b' has a live run")
             await confirmed(top, pilot, "c", "1 run of job b: cancelled")
-            assert (await app.counts()).ready == 0
+            assert (await app.operations.status.counts()).ready == 0
             await confirmed(top, pilot, "c", "nothing is live")
-        actors = {line.actor.partition(":")[0] for line in (await app.audit()).lines} - {"test"}
+        actors = {line.actor.partition(":")[0] for line in (await app.operations.audit.list_audit()).lines} - {"test"}
         assert actors == {"top"}, "the audit tells where it came from"
 
 
@@ -288,8 +288,8 @@ async def test_no_is_no(path, key):
             await until(pilot, lambda: isinstance(top.screen, Question), "it asks")
             press(top, "n")
             await until(pilot, lambda: text(top, "#said") == "nothing was done", "it says so")
-        assert (await app.counts()).ready == 0
-        assert await app.stops() == []
+        assert (await app.operations.status.counts()).ready == 0
+        assert await app.operations.pauses.stops() == []
 
 
 async def test_why_is_answered_in_words(path):
@@ -313,7 +313,7 @@ async def test_dead_letters_are_looked_at_revived_and_dropped(path):
         await app._store.claim(node="n", token="t", limit=2, lease_ms=1, losses_max=1)
         await asyncio.sleep(0.01)
         await app._store.claim(node="n", token="u", limit=1, lease_ms=1, losses_max=1)
-        assert (await app.counts()).dead == 2
+        assert (await app.operations.status.counts()).dead == 2
         async with watched(path) as (top, pilot):
             await come(top, pilot, "a")
             press(top, "d")
@@ -334,7 +334,7 @@ async def test_dead_letters_are_looked_at_revived_and_dropped(path):
             assert "dead letters: 0" in text(top, "#dead-title")
             press(top, "escape")
             await until(pilot, lambda: len(top.screen_stack) == 1, "back at the jobs")
-            counts = await app.counts()
+            counts = await app.operations.status.counts()
             assert (counts.dead, counts.ready) == (0, 1)
             press(top, "d")
             await until(pilot, lambda: "no dead letters" in text(top, "#said"), "there are none")
@@ -367,7 +367,7 @@ async def test_nothing_is_asked_while_another_screen_is_in_front(path):
 
 
 def stats_of(top):
-    return top.link._app._store.store.stats
+    return top.link._target._store.store.stats
 
 
 async def test_a_big_store_is_sorted_as_a_whole_for_a_few_reads_a_look(path):
@@ -391,9 +391,9 @@ async def test_a_sweep_forgets_what_is_gone(path):
     async with opened(path) as app:
         await app.put_jobs([a_job(name) for name in "abc"])
         sweep = Sweep()
-        await sweep.go_on(app)
-        await app.delete_jobs(["b"])
-        await sweep.go_on(app)
+        await sweep.go_on(app.operations)
+        await app.operations.jobs.delete_jobs(["b"])
+        await sweep.go_on(app.operations)
         assert sorted(sweep.entries) == ["a", "c"]
 
 

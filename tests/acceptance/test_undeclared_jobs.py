@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pollux import Pollux, every
-from pollux.app.ownership import place_of
+from pollux.app.operations.jobs import place_of
 from pollux.errors import Conflict
 from tests.acceptance.api_world import api_of
 from tests.acceptance.api_world import eventually as soon
@@ -96,7 +96,7 @@ async def test_the_api_and_python_refuse_and_accept_the_same(tmp_path):
             assert "declared by code:shop, of which a node lives" in refused.json["detail"]
             assert "POST /api/v2/jobs/_stock/pause" in refused.json["cure"]
             with pytest.raises(Conflict, match="it would come back"):
-                await other.delete_jobs(["_stock"])
+                await other.operations.jobs.delete_jobs(["_stock"])
 
         async def finding():
             found = (await api.ok("GET", "/api/v2/scheduler/health"))["findings"]
@@ -130,14 +130,14 @@ async def test_a_restart_of_code_while_others_live_loses_nothing(tmp_path):
         async with a_shop():
             await soon(lambda: _ended(other), "it runs")
         await soon(lambda: _held(other), "one firing waits for it")
-        assert (await other.get_job("_stock")).declared
+        assert (await other.operations.jobs.get_job("_stock")).declared
         before = await _ended(other)
         async with a_shop():
             await soon(lambda: _more(other, before), "it goes on")
 
 
 async def _ended(app):
-    return (await app.get_job("_stock")).memory.ended
+    return (await app.operations.jobs.get_job("_stock")).memory.ended
 
 
 async def _more(app, before):
@@ -145,4 +145,4 @@ async def _more(app, before):
 
 
 async def _held(app):
-    return (await app.counts()).held
+    return (await app.operations.status.counts()).held

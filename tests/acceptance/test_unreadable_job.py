@@ -61,30 +61,34 @@ async def of_a_newer_release(hand, job_id):
 
 
 async def waits(app):
-    return [run.id for run in (await app.list_runs(RunFilter(states=(RunState.READY,)))).runs]
+    return [run.id for run in (await app.operations.runs.list_runs(RunFilter(states=(RunState.READY,)))).runs]
 
 
 # verbs
 
 
 async def test_the_others_are_listed_and_it_is_named(app):
-    page = await app.list_jobs()
+    page = await app.operations.jobs.list_jobs()
 
     assert [job.id for job in page.jobs] == ["w", "y"]
     [(name, why, *_)] = page.unreadable
     assert (name, WHY in why) == ("x", True)
-    assert [row.job.id for row in (await app.overview()).rows] == ["w", "y"]
-    assert [None if job is None else job.id for job in await app.jobs_by_id(["w", "x", "z"])] == ["w", None, None]
-    found = await app.find_job("x")
+    assert [row.job.id for row in (await app.operations.status.overview()).rows] == ["w", "y"]
+    assert [None if job is None else job.id for job in await app.operations.jobs.jobs_by_id(["w", "x", "z"])] == [
+        "w",
+        None,
+        None,
+    ]
+    found = await app.operations.jobs.find_job("x")
     assert isinstance(found, Unreadable)
     with pytest.raises(NotFound, match="there is no job 'z'"):
-        await app.find_job("z")
+        await app.operations.jobs.find_job("z")
 
 
 async def test_pages_go_on_behind_it(app):
     names, unreadable, after, is_more = [], [], None, True
     while is_more:
-        page = await app.list_jobs(after=after, limit=1)
+        page = await app.operations.jobs.list_jobs(after=after, limit=1)
         names += [job.id for job in page.jobs]
         unreadable += [job.name for job in page.unreadable]
         after, is_more = page.next, page.next is not None
@@ -105,7 +109,7 @@ async def test_why_says_that_it_cannot_be_read_and_what_to_do(app):
 
 async def test_it_is_paused_resumed_and_cancelled_by_its_id(app):
     assert await app.pause("x") == "stop:job:x"
-    assert [stop.key for stop in await app.stops()] == ["stop:job:x"]
+    assert [stop.key for stop in await app.operations.pauses.stops()] == ["stop:job:x"]
     assert await app.resume("x")
     assert [answer.id for answer in await app.cancel("x")] == ["run-of-x"]
     assert await waits(app) == []
@@ -118,23 +122,23 @@ async def test_it_is_paused_resumed_and_cancelled_by_its_id(app):
 async def test_another_is_put_in_its_place(app, hand):
     await app.put_jobs([a_job("x")])
 
-    assert [job.id for job in (await app.list_jobs()).jobs] == ["w", "x", "y"]
-    assert (await app.get_job("x")).revision == 3
-    [line] = (await app.audit(newest=True, limit=1)).lines
+    assert [job.id for job in (await app.operations.jobs.list_jobs()).jobs] == ["w", "x", "y"]
+    assert (await app.operations.jobs.get_job("x")).revision == 3
+    [line] = (await app.operations.audit.list_audit(newest=True, limit=1)).lines
     assert (line.action, line.subject) == ("put", "x")
     assert line.detail.startswith("now: every 1h"), "it was there, and nobody knows how"
 
 
 async def test_it_is_deleted_with_what_waits_of_it(app):
-    await app.delete_jobs(["x", "w"])
+    await app.operations.jobs.delete_jobs(["x", "w"])
 
-    assert [job.id for job in (await app.list_jobs()).jobs] == ["y"]
-    assert (await app.list_jobs()).unreadable == ()
+    assert [job.id for job in (await app.operations.jobs.list_jobs()).jobs] == ["y"]
+    assert (await app.operations.jobs.list_jobs()).unreadable == ()
     assert await waits(app) == []
 
 
 async def test_who_wants_to_run_it_or_see_it_is_told_why_not(app):
-    for call in (app.get_job, app.run_now, app.enqueue):
+    for call in (app.operations.jobs.get_job, app.run_now, app.enqueue):
         with pytest.raises(Illegible, match=r"job 'x' cannot be read \(Invalid enum value 'newest'"):
             await call("x")
 
@@ -142,14 +146,14 @@ async def test_who_wants_to_run_it_or_see_it_is_told_why_not(app):
 async def test_what_was_spoilt_by_hand_is_no_worse(app, hand):
     await hand.define("x", b"what")
 
-    assert [job.id for job in (await app.list_jobs()).jobs] == ["w", "y"]
+    assert [job.id for job in (await app.operations.jobs.list_jobs()).jobs] == ["w", "y"]
     assert (await app.why("x")).answer == "unreadable"
-    await app.delete_jobs(["x"])
-    assert (await app.list_jobs()).unreadable == ()
+    await app.operations.jobs.delete_jobs(["x"])
+    assert (await app.operations.jobs.list_jobs()).unreadable == ()
 
 
 async def test_a_version_is_left_with_it_by_name(app):
-    assert (await app.left_in(2)).jobs == ("w", "y", "x")
+    assert (await app.operations.versions.left_in(2)).jobs == ("w", "y", "x")
 
 
 # the API
@@ -242,7 +246,7 @@ async def test_the_command_line_names_it_and_does_what_needs_its_id(app, hand, t
 
 async def test_the_live_screen_shows_the_others_and_says_what_is_there_besides(app, hand):
     screen = Top(hand.url)
-    await screen._read(app)
+    await screen._read(app.operations)
 
     assert list(screen.rows) == ["w", "y"]
     assert screen._title() == "2 jobs and 1 that cannot be read (x), by id"
@@ -252,11 +256,14 @@ async def test_the_live_screen_shows_the_others_and_says_what_is_there_besides(a
 
 
 async def test_what_cannot_be_read_travels_as_it_is_and_who_wants_it_gets_the_same_words(app):
-    for name, answer in (("list_jobs", await app.list_jobs()), ("find_job", await app.find_job("x"))):
+    for name, answer in (
+        ("list_jobs", await app.operations.jobs.list_jobs()),
+        ("find_job", await app.operations.jobs.find_job("x")),
+    ):
         for is_masked in (True, False):
             assert verb_of(name).read(packed_answer(answer, is_masked=is_masked)) == answer
     with pytest.raises(Illegible) as caught:
-        await app.get_job("x")
+        await app.operations.jobs.get_job("x")
     again = raised(told(caught.value))
     assert (type(again), str(again)) == (StoreError, str(caught.value))
 
@@ -295,10 +302,12 @@ async def test_an_older_node_starts_and_leaves_alone_what_a_newer_release_made_o
         assert [(said.source, said.job_id) for said in heard.all] == [("code:shop", "theirs")]
         [diff] = await node.diff()
         assert f"  job theirs  cannot be read here ({WHY}" in "\n".join(diff.lines())
-        await node.delete_jobs(["theirs"])
+        await node.operations.jobs.delete_jobs(["theirs"])
         for _ in range(2):  # whatever the loop itself was about to do
             await node._registrar.turn()
-        assert (await node.get_job("theirs")).source == "code:shop", "once it is gone, it is declared anew"
+        assert (await node.operations.jobs.get_job("theirs")).source == "code:shop", (
+            "once it is gone, it is declared anew"
+        )
 
 
 async def test_a_newer_node_has_soon_what_an_older_one_handed_back(hand, app):

@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
+from pollux.app.operations.tokens import FIRST, NOBODY, RECORDS
 from pollux.app.reload import FILE_NOTE
-from pollux.app.tokens import FIRST, NOBODY, RECORDS
 from pollux.cli.enqueue import _hints
 from pollux.errors import Conflict
 from pollux.model import SETTING
@@ -47,36 +47,42 @@ def pollux(tmp_path):
 
 
 async def test_a_setting_that_cannot_be_read_is_set_anew(app, hand):
-    await app.set_setting(SEATS, 3)
+    await app.operations.settings.set_setting(SEATS, 3)
     await hand.spoil_note(f"{SETTING}{SEATS}")
 
-    assert await app.settings() == []
-    await app.set_setting(SEATS, 8)
-    assert [(each.path, each.value) for each in await app.settings()] == [(SEATS, "8")]
+    assert await app.operations.settings.list_settings() == []
+    await app.operations.settings.set_setting(SEATS, 8)
+    assert [(each.path, each.value) for each in await app.operations.settings.list_settings()] == [(SEATS, "8")]
 
 
 async def test_a_setting_that_cannot_be_read_is_unset(app, hand):
-    await app.set_setting(SEATS, 3)
+    await app.operations.settings.set_setting(SEATS, 3)
     await hand.spoil_note(f"{SETTING}{SEATS}")
 
-    assert await app.unset_setting(SEATS)
-    assert not await app.unset_setting(SEATS)
-    [line] = [line for line in (await app.audit()).lines if line.action == "unset"]
+    assert await app.operations.settings.unset_setting(SEATS)
+    assert not await app.operations.settings.unset_setting(SEATS)
+    [line] = [line for line in (await app.operations.audit.list_audit()).lines if line.action == "unset"]
     assert line.detail == ILLEGIBLE
 
 
 async def test_a_token_that_cannot_be_read_lets_nobody_in_and_makes_no_other_the_first(app, hand):
-    made, good = await app.first_token(), await app.create_token("viewer", name="grafana")
+    made, good = (
+        await app.operations.tokens.first_token(),
+        await app.operations.tokens.create_token("viewer", name="grafana"),
+    )
     await hand.spoil_note(f"{RECORDS}{FIRST}")
 
-    assert [record.token.id for record in await app.token_records()] == [good.token.id]
-    assert {each.id: each.role for each in await app.tokens()} == {FIRST: NOBODY, good.token.id: "viewer"}
-    assert not await app.needs_first_token()
-    assert await app.first_token() is None
+    assert [record.token.id for record in await app.operations.tokens.token_records()] == [good.token.id]
+    assert {each.id: each.role for each in await app.operations.tokens.list_tokens()} == {
+        FIRST: NOBODY,
+        good.token.id: "viewer",
+    }
+    assert not await app.operations.tokens.needs_first_token()
+    assert await app.operations.tokens.first_token() is None
     with pytest.raises(Conflict, match=f"token {FIRST} was removed, or {ILLEGIBLE}"):
-        await app.rotate_token(FIRST)
-    assert (await app.revoke_token(made.token.id)).id == FIRST
-    assert [each.id for each in await app.tokens()] == [good.token.id]
+        await app.operations.tokens.rotate_token(FIRST)
+    assert (await app.operations.tokens.revoke_token(made.token.id)).id == FIRST
+    assert [each.id for each in await app.operations.tokens.list_tokens()] == [good.token.id]
 
 
 def test_a_node_starts_beside_all_of_them_and_commands_mend_them(hand, pollux):
@@ -114,7 +120,7 @@ async def _settings(url):
     app = an_app(url)
     await app.open()
     try:
-        return await app.settings()
+        return await app.operations.settings.list_settings()
     finally:
         await app.close()
 
@@ -124,7 +130,7 @@ async def test_a_run_that_was_accepted_stays_accepted_whatever_is_found_out_of_i
     await app.put_jobs([a_job("x"), a_job("y")])
     runs = [await app.enqueue(name, delay="1h") for name in ("x", "y")]
     await of_a_newer_release(hand, "x")
-    await app.delete_jobs(["y"])
+    await app.operations.jobs.delete_jobs(["y"])
 
     for run in runs:
-        assert await _hints(app, run) == []
+        assert await _hints(app.operations, run) == []

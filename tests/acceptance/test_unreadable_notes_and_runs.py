@@ -67,9 +67,9 @@ async def test_a_job_that_is_due_is_told_beside_more_overdue_ones_that_cannot_be
     for name in ("x", "y"):
         await of_a_newer_release(hand, name)
 
-    assert [job.id for job in await app.overdue()] == ["w"]
-    assert [job.id for job in await app.overdue(limit=2)] == ["w"]
-    [due] = [finding for finding in (await app.health()).findings if finding.name == "due"]
+    assert [job.id for job in await app.operations.status.overdue()] == ["w"]
+    assert [job.id for job in await app.operations.status.overdue(limit=2)] == ["w"]
+    [due] = [finding for finding in (await app.operations.status.health()).findings if finding.name == "due"]
     assert "not fired: job w for" in due.seen, due
     assert [job.id for job in (await hand.inside()).due] == ["w"]
 
@@ -84,7 +84,7 @@ async def test_what_cannot_be_read_is_not_missed_by_the_doctor_for_ever(app, han
     now_ms = int(time.time() * 1000)
     [seen] = [finding.seen for finding in judge(inside, now_ms, lag_ms=1_000) if finding.about == "due times"]
     assert seen == "none is missed"
-    assert await app.overdue() == []
+    assert await app.operations.status.overdue() == []
 
 
 async def test_ninety_that_cannot_be_read_are_passed_over_in_a_few_calls(app, hand):
@@ -95,7 +95,7 @@ async def test_ninety_that_cannot_be_read_are_passed_over_in_a_few_calls(app, ha
         await of_a_newer_release(hand, name)
     before = app.backend.calls["due"].calls
 
-    assert [job.id for job in await app.overdue()] == ["w"]
+    assert [job.id for job in await app.operations.status.overdue()] == ["w"]
     assert app.backend.calls["due"].calls - before <= 2
 
 
@@ -106,18 +106,23 @@ async def test_a_pause_that_cannot_be_read_stands_and_hides_no_job(app, hand):
     await app.pause("x", reason="night")
     await hand.spoil_note("stop:job:x")
 
-    assert [(stop.key, stop.value) for stop in await app.stops()] == [("stop:job:x", {"reason": ILLEGIBLE})]
+    assert [(stop.key, stop.value) for stop in await app.operations.pauses.stops()] == [
+        ("stop:job:x", {"reason": ILLEGIBLE})
+    ]
     assert (await app.why("w")).answer != "paused"
     assert ((await app.why("x")).answer, ILLEGIBLE in (await app.why("x")).reason) == ("paused", True)
-    rows = (await app.job_rows()).rows
+    rows = (await app.operations.listing.job_rows()).rows
     assert [(row.job.id, row.state == "paused") for row in rows] == [("w", False), ("x", True), ("y", False)]
-    assert [row.job.id for row in (await app.job_rows(state="paused")).rows] == ["x"]
-    assert ((await app.job_row("w")).state, (await app.job_row("x")).state) == ("active", "paused")
-    assert [row.job.id for row in (await app.overview()).rows] == ["w", "x", "y"]
+    assert [row.job.id for row in (await app.operations.listing.job_rows(state="paused")).rows] == ["x"]
+    assert ((await app.operations.listing.job_row("w")).state, (await app.operations.listing.job_row("x")).state) == (
+        "active",
+        "paused",
+    )
+    assert [row.job.id for row in (await app.operations.status.overview()).rows] == ["w", "x", "y"]
     assert (await app.watch.deployment()).stops == (("job:x", ILLEGIBLE),)
     assert [note.key for note in (await hand.inside()).stops] == ["stop:job:x"]
     assert await app.resume("x")
-    assert await app.stops() == []
+    assert await app.operations.pauses.stops() == []
 
 
 async def test_the_api_and_the_command_line_tell_of_such_a_pause(app, hand, pollux):
@@ -134,13 +139,13 @@ async def test_the_api_and_the_command_line_tell_of_such_a_pause(app, hand, poll
 
 
 async def test_a_drain_that_cannot_be_read_stands_and_can_be_ended(app, hand):
-    await app.drain_workers()
+    await app.operations.workers.drain_workers()
     await hand.spoil_note("stop:claims")
 
-    assert [(each.node, each.reason) for each in await app.drained_workers()] == [(None, ILLEGIBLE)]
+    assert [(each.node, each.reason) for each in await app.operations.workers.drained_workers()] == [(None, ILLEGIBLE)]
     assert [each.node for each in (await app.watch.deployment()).drained] == [None]
-    assert await app.resume_workers()
-    assert await app.drained_workers() == []
+    assert await app.operations.workers.resume_workers()
+    assert await app.operations.workers.drained_workers() == []
 
 
 # a live run
@@ -154,15 +159,15 @@ async def spoilt(app, hand):
 
 
 async def test_a_run_that_cannot_be_read_hides_no_job_and_no_run(app, spoilt):
-    page = await app.list_runs()
+    page = await app.operations.runs.list_runs()
     assert ([run.id for run in page.runs], [run.name for run in page.unreadable]) == (["good"], ["bad"])
-    rows = await app.job_rows()
+    rows = await app.operations.listing.job_rows()
     assert [(row.job.id, row.state) for row in rows.rows] == [("w", "active"), ("x", "active"), ("y", "waiting")]
     assert [run.name for run in rows.unreadable_runs] == ["bad"]
-    assert [row.job.id for row in (await app.job_rows(state="waiting")).rows] == ["y"]
+    assert [row.job.id for row in (await app.operations.listing.job_rows(state="waiting")).rows] == ["y"]
     for name, state in (("w", "active"), ("x", "active"), ("y", "waiting")):
-        assert (await app.job_row(name)).state == state
-    assert [row.job.id for row in (await app.overview()).rows] == ["w", "x", "y"]
+        assert (await app.operations.listing.job_row(name)).state == state
+    assert [row.job.id for row in (await app.operations.status.overview()).rows] == ["w", "x", "y"]
 
 
 async def test_why_names_the_run_that_cannot_be_read(app, spoilt):
@@ -172,7 +177,7 @@ async def test_why_names_the_run_that_cannot_be_read(app, spoilt):
     assert (of_run.answer, of_run.reason.startswith("it cannot be read here (")) == ("unreadable", True)
     assert "pollux runs cancel bad" in of_run.cure
     assert "cannot be read" not in (await app.why("y")).reason
-    [answer] = await app.cancel_runs(["bad"])
+    [answer] = await app.operations.runs.cancel_runs(["bad"])
     assert answer.answer.value == "ok", "what the cure says can be done"
 
 
@@ -198,14 +203,14 @@ async def test_the_command_line_lists_the_others_and_names_the_run(app, pollux, 
     assert [each["id"] for each in (await pollux("jobs", "--json")).json["unreadable_runs"]] == ["bad"]
     assert named in (await pollux("jobs", "show", "x")).err
     assert named in (await pollux("runs", "cancel", "--all", "--yes")).err
-    assert (await app.list_runs(RunFilter(states=(RunState.READY,)))).runs == ()
+    assert (await app.operations.runs.list_runs(RunFilter(states=(RunState.READY,)))).runs == ()
 
 
 async def test_the_live_screen_goes_on_beside_such_a_run(app, hand, spoilt):
     screen = Top(hand.url)
-    await screen._read(app)
+    await screen._read(app.operations)
     assert list(screen.rows) == ["w", "x", "y"]
-    assert (await board.look_at(app, int(time.time() * 1000))).counts.ready == 2
+    assert (await board.look_at(app.operations, int(time.time() * 1000))).counts.ready == 2
 
 
 # running
@@ -219,7 +224,7 @@ async def test_who_runs_many_jobs_is_told_of_each(app, hand, pollux):
     assert [run["job_id"] for run in answer.json["runs"]] == ["w", "y"]
     [refused] = answer.json["refused"]
     assert (refused["id"], "cannot be read" in refused["why"]) == ("x", True)
-    assert {run.job_id for run in (await app.list_runs()).runs} == {"w", "y"}
+    assert {run.job_id for run in (await app.operations.runs.list_runs()).runs} == {"w", "y"}
 
 
 # pages
@@ -234,8 +239,8 @@ async def test_what_cannot_be_read_is_named_on_one_page_alone(app, hand):
     await of_a_newer_release(hand, "x")
 
     for ask, kind, readable, spoilt in (
-        (app.list_jobs, "jobs", ["w", "y"], ["x"]),
-        (app.list_runs, "runs", ["w0", "x0", "y1"], ["w1", "x1", "y0"]),
+        (app.operations.jobs.list_jobs, "jobs", ["w", "y"], ["x"]),
+        (app.operations.runs.list_runs, "runs", ["w0", "x0", "y1"], ["w1", "x1", "y0"]),
     ):
         for limit in (1, 2, 10):
             found, named, after = [], [], None

@@ -59,11 +59,11 @@ class World:
     async def snapshot(self):
         runs, after = [], None
         while True:
-            page = await self.app.list_runs(after=after, limit=PAGE_MAX)
+            page = await self.app.operations.runs.list_runs(after=after, limit=PAGE_MAX)
             runs += page.runs
             after = page.next
             if after is None:
-                return Snapshot(runs=tuple(runs), jobs=(await self.app.list_jobs(limit=PAGE_MAX)).jobs)
+                return Snapshot(runs=tuple(runs), jobs=(await self.app.operations.jobs.list_jobs(limit=PAGE_MAX)).jobs)
 
     async def fires_on(self):
         """Every interval job ends two more firings."""

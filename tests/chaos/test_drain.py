@@ -117,6 +117,6 @@ async def _drains(yard, process):
     app = await yard.eye()
 
     async def look():
-        return any(node.pid == process.pid and node.draining for node in await app.nodes())
+        return any(node.pid == process.pid and node.draining for node in await app.operations.status.nodes())
 
     await wait_until(look, "the node says that it drains")

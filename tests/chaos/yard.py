@@ -255,7 +255,7 @@ class Yard:
     async def runs(self, *states: RunState) -> list[Run]:
         eye, found, after = await self.eye(), [], None
         while True:
-            page = await eye.list_runs(RunFilter(states=states), after=after, limit=PAGE_MAX)
+            page = await eye.operations.runs.list_runs(RunFilter(states=states), after=after, limit=PAGE_MAX)
             found += page.runs
             after = page.next
             if after is None:
@@ -264,7 +264,7 @@ class Yard:
     async def jobs(self) -> list[Job]:
         eye, found, after = await self.eye(), [], None
         while True:
-            page = await eye.list_jobs(after=after, limit=PAGE_MAX)
+            page = await eye.operations.jobs.list_jobs(after=after, limit=PAGE_MAX)
             found += page.jobs
             after = page.next
             if after is None:

@@ -318,11 +318,11 @@ async def attempts_of(interval, *, lasting):
 
     async with story(app) as tale:
         await tale.advance(lasting)
-        ends = {run.id: run.state.value for run in reversed((await tale.app.list_runs(limit=100)).runs)}
+        ends = {run.id: run.state.value for run in reversed((await tale.app.operations.runs.list_runs(limit=100)).runs)}
         failed = [(count, ends.get(run_id)) for run_id, count in calls.items()]
         is_well = True
         await tale.advance("2m")
-        after = Counter(run.state.value for run in (await tale.app.list_runs(limit=1_000)).runs)
+        after = Counter(run.state.value for run in (await tale.app.operations.runs.list_runs(limit=1_000)).runs)
     return failed, after["dead"]
 
 

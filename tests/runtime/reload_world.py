@@ -40,7 +40,7 @@ async def truly(look, what):
 
 
 async def all_jobs(app):
-    return {job.id: job for job in (await app.list_jobs(limit=1_000)).jobs}
+    return {job.id: job for job in (await app.operations.jobs.list_jobs(limit=1_000)).jobs}
 
 
 async def planned(app, *ids):

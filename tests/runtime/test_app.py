@@ -55,10 +55,10 @@ async def test_a_cancel_reaches_a_running_handler_of_this_process_at_once(app):
         assert ended.started_ms is not None
 
         async def has_learnt():
-            return (await app.overview()).rows[0].last == "cancelled"
+            return (await app.operations.status.overview()).rows[0].last == "cancelled"
 
         await until(has_learnt, "its job learns of it")
-        memory = (await app.get_job("long")).memory
+        memory = (await app.operations.jobs.get_job("long")).memory
         assert (memory.last_success_ms, memory.last_error_ms, memory.failures) == (None, None, 0)
 
 
@@ -157,7 +157,7 @@ async def test_follow_ups_come_with_success_only_and_once(app):
             return seen
 
         await until(look, "the child runs")
-        counts = await app.counts()
+        counts = await app.operations.status.counts()
     assert seen == [2]
     assert counts.dead == 0
 
@@ -177,7 +177,7 @@ async def test_a_permanent_fault_is_a_dead_letter_that_can_be_revived(app):
         assert (dead.state, dead.payload) == (RunState.DEAD, {"to": "x"})
         assert "no address" in dead.error
         mended.append(True)
-        [answer] = await app.revive([run.id])
+        [answer] = await app.operations.dead_letters.revive([run.id])
         assert answer.answer is Answer.OK
         assert (await finished(app, run.id)).result == "x"
 
@@ -220,7 +220,7 @@ async def test_a_running_app_takes_jobs_by_put_and_not_by_add(app):
             await app.put_jobs([Job(id="bad", handler="tick", schedule=every("10ms"))])
 
         async def look():
-            return (await app.get_job("later")).memory.ended
+            return (await app.operations.jobs.get_job("later")).memory.ended
 
         assert await until(look, "the new job runs at once") == 1
 
@@ -240,7 +240,7 @@ async def test_a_job_that_code_no_longer_declares_is_kept_but_skipped():
     async with before:
         pass
     async with after:
-        job = await after.get_job("old")
+        job = await after.operations.jobs.get_job("old")
         assert job.declared is False
         assert "declares" in (await after.why("old")).reason
 
@@ -253,7 +253,7 @@ async def test_changes_are_in_the_audit_log(app):
         await app.pause(tick, reason="lunch")
         assert await app.resume(tick) is True
         assert await app.resume(tick) is False
-        lines = (await app.audit()).lines
+        lines = (await app.operations.audit.list_audit()).lines
     assert [(line.action, line.subject) for line in lines] == [("pause", "job:tick"), ("resume", "job:tick")]
     assert lines[0].detail == "lunch"
 

@@ -205,7 +205,7 @@ async def test_health_tells_of_it_until_it_is_put_right_and_that_it_was(app):
 
     async def told(tale):
         await tale.advance("2s")
-        findings = (await tale.app.health()).findings
+        findings = (await tale.app.operations.status.health()).findings
         return [(finding.level, finding.seen) for finding in findings if finding.name == "clock"]
 
     async with story(app, at=AT) as tale:

@@ -33,7 +33,7 @@ def deployment(url, number):
 async def went(app, *ids, least):
     """Until each has ended so often."""
     async with asyncio.timeout(PATIENCE_S):
-        while min([job.memory.ended for job in await app.jobs_by_id(ids)]) < least:  # noqa: ASYNC110  in the store
+        while min([job.memory.ended for job in await app.operations.jobs.jobs_by_id(ids)]) < least:  # noqa: ASYNC110  in the store
             await asyncio.sleep(0.02)
 
 
@@ -43,7 +43,7 @@ async def came_to_rest(*apps):
         await apps[0].pause(job, reason="the end of the test")
     async with asyncio.timeout(PATIENCE_S):
         for app in apps:
-            while (seen := await app.counts()).ready + seen.leased + seen.feed:  # noqa: ASYNC110  in the store
+            while (seen := await app.operations.status.counts()).ready + seen.leased + seen.feed:  # noqa: ASYNC110  in the store
                 await asyncio.sleep(0.02)
 
 
@@ -64,12 +64,12 @@ async def after(tmp_path, request):
 
 
 async def compared(app, *versions, ago_ms=HOUR):
-    return await app.compare(versions, since_ms=app._clock.now_ms() - ago_ms)
+    return await app.operations.versions.compare(versions, since_ms=app._clock.now_ms() - ago_ms)
 
 
 @pytest.mark.parametrize("after", [None, redis, postgres], indirect=True, ids=["sqlite", "redis", "postgres"])
 async def test_failures_are_counted_whatever_the_history_keeps(after):
-    bad1, ok1, bad2, ok2 = await after.jobs_by_id(["bad1", "ok1", "bad2", "ok2"])
+    bad1, ok1, bad2, ok2 = await after.operations.jobs.jobs_by_id(["bad1", "ok1", "bad2", "ok2"])
     kept = await after.backend.list_runs(RunFilter(states=(RunState.DEAD,)))
     assert len(kept.runs) == 2, "one dead letter stands for all of its job"
     deaths = {run.job_id: run.deaths for run in kept.runs}
@@ -86,7 +86,7 @@ async def test_failures_are_counted_whatever_the_history_keeps(after):
 
 async def test_the_time_before_it_was_counted_is_told(after):
     [one] = await compared(after, 1)
-    [job] = await after.jobs_by_id(["bad1"])
+    [job] = await after.operations.jobs.jobs_by_id(["bad1"])
     assert one.counted_from_ms <= job.memory.failing_since_ms
     [now] = await compared(after, 1, ago_ms=-120_000)
     assert (now.ended, now.counted_from_ms > one.counted_from_ms) == (0, True)
@@ -105,9 +105,9 @@ async def test_where_nobody_counted_the_history_is_what_is_known(after):
 
 async def test_a_version_that_is_finished_can_be_compared_as_long_as_anything_tells_of_it(after):
     before = await compared(after, 1, 2)
-    await after.move_jobs(["bad1", "ok1"], to=2)
-    await after.finish_version(1)
-    assert 1 not in [each.number for each in await after.versions()]
+    await after.operations.versions.move_jobs(["bad1", "ok1"], to=2)
+    await after.operations.versions.finish_version(1)
+    assert 1 not in [each.number for each in await after.operations.versions.list_versions()]
 
     [one] = await compared(after, 1)
     assert (one.jobs, one.ended, one.failed) == (0, before[0].ended, before[0].failed)

@@ -148,7 +148,7 @@ async def test_what_was_accepted_before_a_refused_batch_is_on_record(line):
     await app.put_jobs(app.declared_jobs())
     with pytest.raises(StoreFull):
         await app.enqueue_many("noop", some())
-    [told] = [line for line in (await app.audit()).lines if line.action == "enqueue"]
+    [told] = [line for line in (await app.operations.audit.list_audit()).lines if line.action == "enqueue"]
     assert (told.actor, told.subject) == ("ann", "noop")
     assert told.detail.startswith(f"{BATCH_MAX:,} runs: {line.batches[0][0]}, ")
     await app.close()

@@ -24,7 +24,7 @@ async def found(app, name: str, level: str):
     """The finding of that name, once it is of that level."""
 
     async def look():
-        [finding] = [each for each in (await app.health()).findings if each.name == name]
+        [finding] = [each for each in (await app.operations.status.health()).findings if each.name == name]
         return finding if finding.level == level else None
 
     return await until(look, f"{name} is {level}")
@@ -70,7 +70,7 @@ async def test_a_deployment_without_a_leader_does_not_fire_and_says_so(tmp_path)
         assert "due but not fired: job home" in finding.seen
         await found(second, "leader", UNHEALTHY)
         assert not await second._is_well(), "the heartbeat stops"
-        told = health_document(await second.health())
+        told = health_document(await second.operations.status.health())
         assert (told["is_leader"], told["leader"], told["workers_active"]) == (False, None, 10)
 
 
@@ -94,18 +94,18 @@ async def test_a_drain_a_pause_a_dead_letter_and_a_queue_are_each_told():
         await found(app, "leader", HEALTHY)
         await app.enqueue(bad)
         await found(app, "dead", DEGRADED)
-        [letter] = health_document(await app.health())["deadLetter"]["tasks"]
+        [letter] = health_document(await app.operations.status.health())["deadLetter"]["tasks"]
         assert (letter["instance"], letter["lastError"].split(" (")[0]) == ("bad", "Permanent: no")
-        await app.drain_workers(reason="moving")
+        await app.operations.workers.drain_workers(reason="moving")
         finding = await found(app, "stops", DEGRADED)
         assert re.fullmatch(r"all workers are drained by app:\S+ since \S+Z \(moving\)", finding.seen)
         await app.enqueue_many(bad, [None] * 3)
         await found(app, "queue", DEGRADED)
-        assert (await app.health()).is_well, "degraded, but nobody need get up at night"
-        assert workers_document(await app.health())["draining"]
-        await app.set_setting("health.queue_depth", 3)
+        assert (await app.operations.status.health()).is_well, "degraded, but nobody need get up at night"
+        assert workers_document(await app.operations.status.health())["draining"]
+        await app.operations.settings.set_setting("health.queue_depth", 3)
         await found(app, "queue", HEALTHY)
-        await app.resume_workers()
+        await app.operations.workers.resume_workers()
         await found(app, "stops", HEALTHY)
 
 
@@ -120,7 +120,7 @@ async def test_a_job_that_only_fails_is_stale_and_its_instance_tells_why():
     async with app:
         finding = await found(app, "freshness", DEGRADED)
         assert finding.seen == "no success for too long: door (never)"
-        [instance] = health_document(await app.health())["instances"]
+        [instance] = health_document(await app.operations.status.health())["instances"]
         assert (instance["key"], instance["displayName"], instance["connection"]) == (
             "edge::door",
             "The door",
@@ -131,7 +131,7 @@ async def test_a_job_that_only_fails_is_stale_and_its_instance_tells_why():
         assert instance["pollStatus"]["consecutiveFailures"] >= 3
         assert begun_ms - 1_000 <= moment_ms(instance["pollStatus"]["firstFailureAt"]) <= app.clock.now_ms()
         assert instance["warnings"]
-        await app.set_setting("health.intervals", 1_000)
+        await app.operations.settings.set_setting("health.intervals", 1_000)
         await found(app, "freshness", HEALTHY)
 
 
@@ -141,10 +141,10 @@ async def test_a_nightly_job_that_is_not_yet_due_is_not_stale():
     async with app:
 
         async def planned():
-            return (await app.get_job("nightly")).next_due_ms
+            return (await app.operations.jobs.get_job("nightly")).next_due_ms
 
         await until(planned, "it has a due time")
-        document = health_document(await app.health())
+        document = health_document(await app.operations.status.health())
     [told] = document["staleness"]
     assert (told["instance"], told["score"], told["lastSuccess"]) == ("nightly", 0.0, None)
     assert document["instances"][0]["warnings"] == []
@@ -181,7 +181,7 @@ async def test_a_running_handler_is_seen_with_its_progress():
         await asyncio.wait_for(started.wait(), 60)
 
         async def look():
-            told = workers_document(await app.health())
+            told = workers_document(await app.operations.status.health())
             return told if told["workers"] and told["active"] == 1 else None
 
         told = await until(look, "it is seen")
@@ -195,7 +195,7 @@ async def test_a_running_handler_is_seen_with_its_progress():
 async def test_health_can_be_asked_where_nothing_runs():
     app = Pollux("memory://")
     await app.open()
-    health = await app.health()
+    health = await app.operations.status.health()
     assert (health.status, [each.name for each in health.worries()]) == ("unhealthy", ["nodes", "leader"])
     told = health_document(health)
     assert (told["running"], told["node"], told["uptime_seconds"]) == (False, None, 0)
@@ -220,15 +220,15 @@ async def test_a_due_time_that_is_neither_fired_nor_skipped_is_not_healthy():
         await advance(store, now_ms=now_ms, updates=(JobUpdate(job.id, job.revision, due_ms, job.memory),))
     term = await store.elect("leader", ttl_ms=120_000)
     await store.beat(Node("leader", seats=1, handlers=("home",), leads=term.number), ttl_ms=120_000)
-    assert [each.name for each in (await app.health()).worries()] == []
+    assert [each.name for each in (await app.operations.status.health()).worries()] == []
     await clock.advance(2_000)
-    health = await app.health()
+    health = await app.operations.status.health()
     [finding] = health.worries()
     assert (health.status, finding.name) == (DEGRADED, "due")
     assert finding.seen == "due but not fired: job every-1 for 2s"
     await store.beat(Node("leader", seats=1, handlers=("home",), leads=term.number), ttl_ms=120_000)
     await clock.advance(59_500)
-    assert (await app.health()).status == UNHEALTHY
+    assert (await app.operations.status.health()).status == UNHEALTHY
 
 
 async def test_a_version_beside_this_one_that_nobody_leads_any_more_is_told(tmp_path):
@@ -243,12 +243,12 @@ async def test_a_version_beside_this_one_that_nobody_leads_any_more_is_told(tmp_
         finding = await found(new, "versions", UNHEALTHY)
         assert "pollux jobs move --from-version 1 --to-version 2" in finding.cure
         assert not await new._is_well(), "the heartbeat stops"
-        await new.move_jobs(["home"], to=2)
+        await new.operations.versions.move_jobs(["home"], to=2)
         await until(lambda: _has_no(new, "versions"), "nothing is left that wants a leader")
 
 
 async def _has_no(app, name):
-    return name not in {finding.name for finding in (await app.health()).findings}
+    return name not in {finding.name for finding in (await app.operations.status.health()).findings}
 
 
 async def test_a_look_costs_no_more_calls_where_versions_share_the_store():
@@ -261,13 +261,13 @@ async def test_a_look_costs_no_more_calls_where_versions_share_the_store():
 
     async def calls():
         before = {verb: stats.calls for verb, stats in app.backend.calls.items()}
-        health = await app.health()
+        health = await app.operations.status.health()
         asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.calls.items()}
         return {verb: count for verb, count in asked.items() if count}, {each.name for each in health.findings}
 
     alone, _ = await calls()
     assert alone == dict.fromkeys(("lines", "problems", "nodes", "versions", "due", "list_jobs"), 1) | {"notes": 2}
-    await app.move_jobs(["other"], to=5)
+    await app.operations.versions.move_jobs(["other"], to=5)
     await clock.advance(2_000)  # a look serves for a second
     beside, names = await calls()
     assert (beside, "versions" in names) == (alone, True)
@@ -282,11 +282,11 @@ async def test_a_look_at_a_deployment_where_much_is_amiss_costs_as_much_as_the_p
     for number in (2, *range(3, 10)):
         await given_jobs(store.of_version(number), a_job(f"j{number}", handler="gone", source="code:old"))
     await dead_letter(store, a_run("dead", "j2"))
-    await app.drain_workers(reason="moving")
+    await app.operations.workers.drain_workers(reason="moving")
     declares = (Declares("file:p.yaml", jobs=1, mark="odd"),)
     await store.beat(Node("n", seats=1, handlers=("home",), plans=False, declares=declares), ttl_ms=600_000)
     before = {verb: stats.calls for verb, stats in app.backend.calls.items()}
-    seen = (await app.health()).snapshot
+    seen = (await app.operations.status.health()).snapshot
     asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.calls.items()}
     assert sum(asked.values()) == 12, asked
     assert seen.dead
@@ -302,7 +302,7 @@ async def test_a_look_reads_a_bounded_number_of_jobs(count):
     await app.open()
     await app.put_jobs([app.add("home", id=f"j{number}") for number in range(count)])
     before = {verb: stats.calls for verb, stats in app.backend.calls.items()}
-    health = await app.health()
+    health = await app.operations.status.health()
     asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.calls.items()}
     assert len(health.snapshot.deployment.jobs) == min(count, 200)
     assert health_document(health)["cron_jobs_count"] == (0 if count <= 200 else None)

@@ -66,7 +66,7 @@ async def test_a_node_that_serves_asks_its_own_health_before_it_calls(monkeypatc
 
     with collecting() as somebody:
         app = Pollux("memory://", heartbeat_url=f"{somebody.url}/ping", heartbeat_every="1s")
-        monkeypatch.setattr(app, "health", health)
+        monkeypatch.setattr(app.watch, "health", health)
         async with app:
             await until(lambda: len(asked) >= 2)
             assert somebody.got == []

@@ -36,7 +36,7 @@ async def test_an_id_that_is_none_or_could_be_a_firings_is_refused(app, id):
     await opened(app)
     with pytest.raises(InvalidInput, match="run id"):
         await app.enqueue("work", id=id)
-    assert (await app.list_runs()).runs == ()
+    assert (await app.operations.runs.list_runs()).runs == ()
     await app.close()
 
 
@@ -72,7 +72,7 @@ async def test_a_job_made_by_hand_that_nobody_could_read_again_is_refused(app, w
     await app.open()
     with pytest.raises(InvalidInput, match="job 'job'"):
         await app.put_jobs([replace(JOB, **wrong)])
-    assert (await app.list_jobs()).jobs == ()
+    assert (await app.operations.jobs.list_jobs()).jobs == ()
     await app.close()
 
 
@@ -82,7 +82,7 @@ async def test_what_somebody_says_is_cut_and_made_writable(app):
     await app.cancel(run.id, reason=HALF + "x" * 5_000)
     assert len((await app.get_run(run.id)).cancel) == 1_000
     await app.pause("work", reason=HALF)
-    await app.delete_jobs(["work"], reason=HALF)
+    await app.operations.jobs.delete_jobs(["work"], reason=HALF)
     for name in ({"group": HALF}, {"group": "x" * 300}, {"target": HALF}, {"target": ""}):
         with pytest.raises(InvalidInput):
             await app.pause(**name)
@@ -91,7 +91,7 @@ async def test_what_somebody_says_is_cut_and_made_writable(app):
 
 async def test_a_name_that_cannot_be_written_is_found_nowhere(app):
     await opened(app)
-    for ask in (app.why, app.cancel, app.get_run, app.get_job):
+    for ask in (app.why, app.cancel, app.get_run, app.operations.jobs.get_job):
         with pytest.raises(PolluxError):
             await ask(HALF)
     await app.close()
@@ -144,9 +144,9 @@ async def test_an_app_that_cannot_start_lets_go_of_everything_and_can_be_started
     assert not any(app.events._by_kind.values()), "nobody listens any more"
 
     await app.open()
-    await app.delete_jobs(["mine"])
+    await app.operations.jobs.delete_jobs(["mine"])
     async with app:
-        await until(lambda: app.get_job("mine"), "it is declared")
+        await until(lambda: app.operations.jobs.get_job("mine"), "it is declared")
 
 
 async def test_an_app_that_was_open_before_it_could_not_start_stays_open(tmp_path):
@@ -159,7 +159,7 @@ async def test_an_app_that_was_open_before_it_could_not_start_stays_open(tmp_pat
     await app.put_jobs([Job(id="mine", handler="mine")])
     with pytest.raises(Conflict):
         await app.start()
-    assert (await app.counts()).jobs == 1
+    assert (await app.operations.status.counts()).jobs == 1
     await app.close()
 
 
@@ -168,7 +168,7 @@ def test_blocking_calls_that_fail_leave_no_thread_behind(tmp_path):
     app = Pollux(f"sqlite:///{tmp_path}/pollux.db")
     for _ in range(3):
         with pytest.raises(StoreError):
-            app.blocking.counts()
+            app.blocking.why("home")
     assert [thread.name for thread in threading.enumerate() if thread.name == "pollux-blocking"] == []
 
 

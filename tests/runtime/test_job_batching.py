@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pollux.app.batches import PutResult
+from pollux.app.operations.jobs import PutResult
 from pollux.errors import InvalidInput
 from pollux.model import Answer, Job
 from pollux.server import job_batching as module
@@ -15,11 +15,12 @@ CALLERS = 16
 PATIENCE_S = 60
 
 
-class Verbs:
-    """A store that answers after some rounds of the loop, and remembers what was written together."""
+class FakeOperations:
+    """Operations on a store that answers after some rounds of the loop, and remembers what was written together."""
 
     def __init__(self, rounds=3):
         self.rounds, self.batches = rounds, []
+        self.jobs = self.pauses = self
 
     async def put_each(self, puts, *, version=None):
         self.batches.append([put.job.id for put in puts])
@@ -37,16 +38,16 @@ def a_put(name):
     return JobPut(Job(id=name, handler="fine"), 0)
 
 
-async def add_many(together, verbs, caller, count):
+async def add_many(together, operations, caller, count):
     """One after the other, as a client does that waits for each answer."""
     for number in range(count):
-        said = await together.add(verbs, "ann", a_put(f"{caller}-{number}"), None)
+        said = await together.add(operations, "ann", a_put(f"{caller}-{number}"), None)
         assert said.written.job.id == f"{caller}-{number}"
 
 
-async def crowd(together, verbs, callers, count):
+async def crowd(together, operations, callers, count):
     async with asyncio.timeout(PATIENCE_S):
-        await asyncio.gather(*(add_many(together, verbs, caller, count) for caller in range(callers)))
+        await asyncio.gather(*(add_many(together, operations, caller, count) for caller in range(callers)))
 
 
 async def rounds_of(adding, most=50):
@@ -67,115 +68,117 @@ def no_moments(monkeypatch):
 
 
 async def test_whoever_is_alone_waits_for_nobody(no_moments):
-    verbs, together = Verbs(), JobBatcher()
+    operations, together = FakeOperations(), JobBatcher()
 
-    await crowd(together, verbs, 1, 50)
+    await crowd(together, operations, 1, 50)
 
-    assert [len(batch) for batch in verbs.batches] == [1] * 50
+    assert [len(batch) for batch in operations.batches] == [1] * 50
 
 
 async def test_those_who_come_again_and_again_share_their_writes(no_moments):
-    verbs, together = Verbs(), JobBatcher()
+    operations, together = FakeOperations(), JobBatcher()
 
-    await crowd(together, verbs, CALLERS, 50)
+    await crowd(together, operations, CALLERS, 50)
 
-    assert len(verbs.batches) == 50
-    assert all(len(batch) == CALLERS for batch in verbs.batches)
+    assert len(operations.batches) == 50
+    assert all(len(batch) == CALLERS for batch in operations.batches)
 
 
 async def test_a_crowd_is_written_in_full_batches_and_two_of_them_at_a_time(no_moments):
-    verbs, together = Verbs(rounds=20), JobBatcher()
+    operations, together = FakeOperations(rounds=20), JobBatcher()
 
-    added = asyncio.gather(*(together.add(verbs, "ann", a_put(f"job{n}"), None) for n in range(3 * AT_ONCE)))
+    added = asyncio.gather(*(together.add(operations, "ann", a_put(f"job{n}"), None) for n in range(3 * AT_ONCE)))
     for _ in range(10):
         await asyncio.sleep(0)
 
-    assert [len(batch) for batch in verbs.batches] == [AT_ONCE, AT_ONCE]
+    assert [len(batch) for batch in operations.batches] == [AT_ONCE, AT_ONCE]
     await added
-    assert [len(batch) for batch in verbs.batches] == [AT_ONCE] * 3
+    assert [len(batch) for batch in operations.batches] == [AT_ONCE] * 3
 
 
 async def test_nobody_is_waited_for_longer_than_a_moment():
     """The others are gone: the first writes wait for them, each for fewer; then nobody waits any more."""
-    verbs, together = Verbs(), JobBatcher()
-    await crowd(together, verbs, CALLERS, 3)
-    verbs.batches.clear()
+    operations, together = FakeOperations(), JobBatcher()
+    await crowd(together, operations, CALLERS, 3)
+    operations.batches.clear()
 
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(CALLERS.bit_length() - 1):
-            await together.add(verbs, "ann", a_put("alone"), None)
+            await together.add(operations, "ann", a_put("alone"), None)
 
-    assert verbs.batches == [["alone"]] * 4
-    assert await rounds_of(together.add(verbs, "ann", a_put("again"), None)) < 10
+    assert operations.batches == [["alone"]] * 4
+    assert await rounds_of(together.add(operations, "ann", a_put("again"), None)) < 10
 
 
 async def test_those_who_come_in_two_halves_find_together(monkeypatch):
     """All are answered before the first of them comes again: whoever was early once waits for the others then."""
     monkeypatch.setattr(module, "MOMENT_S", 0.2)
-    verbs, together = Verbs(), JobBatcher()
+    operations, together = FakeOperations(), JobBatcher()
 
     async with asyncio.timeout(PATIENCE_S):
         for number in range(10):
-            early = [asyncio.ensure_future(together.add(verbs, "ann", a_put(f"{number}-{n}"), None)) for n in range(8)]
+            early = [
+                asyncio.ensure_future(together.add(operations, "ann", a_put(f"{number}-{n}"), None)) for n in range(8)
+            ]
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            late = [together.add(verbs, "ann", a_put(f"{number}-{n}"), None) for n in range(8, 16)]
+            late = [together.add(operations, "ann", a_put(f"{number}-{n}"), None) for n in range(8, 16)]
             await asyncio.gather(*early, *late)
 
-    assert [len(batch) for batch in verbs.batches[-8:]] == [16] * 8
+    assert [len(batch) for batch in operations.batches[-8:]] == [16] * 8
 
 
 async def test_who_keeps_coming_is_waited_for_but_not_for_ever(monkeypatch):
     """A moment in which somebody came is followed by another one, a few times."""
-    verbs, together = Verbs(), JobBatcher()
-    await crowd(together, verbs, CALLERS, 3)
-    verbs.batches.clear()
+    operations, together = FakeOperations(), JobBatcher()
+    await crowd(together, operations, CALLERS, 3)
+    operations.batches.clear()
     begun, wait = [], JobBatcher._wait
 
-    def waits(self, verbs, line):
+    def waits(self, operations, line):
         """Whenever a moment begins, one more comes before it is over."""
-        wait(self, verbs, line)
-        begun.append(asyncio.ensure_future(self.add(verbs, "ann", a_put(f"late{len(begun)}"), None)))
+        wait(self, operations, line)
+        begun.append(asyncio.ensure_future(self.add(operations, "ann", a_put(f"late{len(begun)}"), None)))
 
     monkeypatch.setattr(JobBatcher, "_wait", waits)
     async with asyncio.timeout(PATIENCE_S):
-        await together.add(verbs, "ann", a_put("first"), None)
+        await together.add(operations, "ann", a_put("first"), None)
         await asyncio.gather(*begun)
 
-    assert verbs.batches[0] == ["first", *(f"late{number}" for number in range(MOMENTS_MAX))]
+    assert operations.batches[0] == ["first", *(f"late{number}" for number in range(MOMENTS_MAX))]
 
 
 async def test_the_company_of_one_caller_is_nobody_elses(no_moments):
-    verbs, together = Verbs(), JobBatcher()
-    await crowd(together, verbs, CALLERS, 3)
+    operations, together = FakeOperations(), JobBatcher()
+    await crowd(together, operations, CALLERS, 3)
 
-    assert await rounds_of(together.add(verbs, "bob", a_put("his"), None)) < 10
+    assert await rounds_of(together.add(operations, "bob", a_put("his"), None)) < 10
 
 
 async def test_one_that_cannot_be_used_spoils_nobody_elses():
-    verbs, together = Verbs(), JobBatcher()
+    operations, together = FakeOperations(), JobBatcher()
 
     async with asyncio.timeout(PATIENCE_S):
-        said = await asyncio.gather(*(together.add(verbs, "ann", a_put(name), None) for name in ("a", "bad", "b")))
+        said = await asyncio.gather(*(together.add(operations, "ann", a_put(name), None) for name in ("a", "bad", "b")))
 
     assert [each.written.job.id for each in said] == ["a", "bad", "b"]
-    assert verbs.batches == [["a", "bad", "b"], ["a"], ["bad"], ["b"]]
+    assert operations.batches == [["a", "bad", "b"], ["a"], ["bad"], ["b"]]
 
 
 async def test_the_same_id_twice_is_written_twice_in_its_order():
-    verbs, together = Verbs(), JobBatcher()
+    operations, together = FakeOperations(), JobBatcher()
 
     async with asyncio.timeout(PATIENCE_S):
-        await asyncio.gather(*(together.add(verbs, "ann", a_put("same"), None) for _ in range(3)))
+        await asyncio.gather(*(together.add(operations, "ann", a_put("same"), None) for _ in range(3)))
 
-    assert verbs.batches == [["same"]] * 3
+    assert operations.batches == [["same"]] * 3
 
 
 async def test_callers_who_are_gone_are_forgotten_when_there_are_many(monkeypatch):
     monkeypatch.setattr(module, "LINES_MAX", 10)
-    verbs, together = Verbs(), JobBatcher()
+    operations, together = FakeOperations(), JobBatcher()
 
     for number in range(35):
-        await together.add(verbs, f"caller{number}", a_put("a"), None)
+        await together.add(operations, f"caller{number}", a_put("a"), None)
 
     assert len(together._lines) <= 10

@@ -55,13 +55,13 @@ async def test_every_option_that_is_live_changes_the_node_at_once_and_goes_back(
     try:
         async with app:
             before = state_of(app)
-            setting = await app.set_setting(path, sample(path))
+            setting = await app.operations.settings.set_setting(path, sample(path))
             changed = {name for name, value in state_of(app).items() if before[name] != value}
             assert len(changed) == 1, changed
-            assert (setting.path, setting.by) == (path, app._actor)
-            assert await app.unset_setting(path)
+            assert (setting.path, setting.by) == (path, app.operations.context.actor)
+            assert await app.operations.settings.unset_setting(path)
             assert state_of(app) == before
-            assert not await app.unset_setting(path)
+            assert not await app.operations.settings.unset_setting(path)
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
@@ -76,7 +76,7 @@ def state_of(app):
 async def test_what_is_set_reaches_what_does_the_work():
     async with Pollux("memory://") as app:
         for path in LIVE_PATHS:
-            await app.set_setting(path, sample(path))
+            await app.operations.settings.set_setting(path, sample(path))
         crew = app.crew
         assert (crew.pool.seats, crew.settler.backlog_max, crew.options.grace_ms) == (17, 68, 17_000)
         claims = crew.dispatcher.options
@@ -103,21 +103,24 @@ async def test_a_setting_survives_a_restart_and_the_file_decides_again_without_i
 
     async with an_app() as app:
         assert app.crew.pool.seats == 4
-        await app.acting_as("ann").set_setting("pool.seats", "50")
+        await app.operations.as_actor("ann").settings.set_setting("pool.seats", "50")
         assert app.crew.pool.seats == 50
     async with an_app() as app:
         assert app.crew.pool.seats == 50, "from the first run on"
-        [setting] = await app.settings()
+        [setting] = await app.operations.settings.list_settings()
         assert (setting.path, setting.value, setting.by) == ("pool.seats", "50", "ann")
         (tmp_path / "p.yaml").write_text("pool: {seats: 5}\n")
-        await app.reload()
+        await app.operations.config_file.reload()
         assert app.crew.pool.seats == 50, "live wins over the file"
-        await app.unset_setting("pool.seats")
+        await app.operations.settings.unset_setting("pool.seats")
         assert app.crew.pool.seats == 5
     async with an_app(seats=3) as app:
-        await app.set_setting("pool.seats", 60)
+        await app.operations.settings.set_setting("pool.seats", 60)
         assert app.crew.pool.seats == 3, "an argument wins over live"
-        lines = [(line.actor, line.action, line.subject, line.detail) for line in (await app.audit()).lines]
+        lines = [
+            (line.actor, line.action, line.subject, line.detail)
+            for line in (await app.operations.audit.list_audit()).lines
+        ]
     assert ("ann", "set", "pool.seats", "50") in lines
     assert [line[1:] for line in lines if line[1] == "unset"] == [("unset", "pool.seats", "it was 50")]
 
@@ -125,7 +128,7 @@ async def test_a_setting_survives_a_restart_and_the_file_decides_again_without_i
 async def test_the_environment_wins_over_what_is_live():
     config = load_config(None, environ={"POLLUX_SEATS": "8"}, arguments={})
     async with Pollux.from_config(load_config(None, environ={"POLLUX_SEATS": "8", "POLLUX_STORE": "memory://"})) as app:
-        await app.set_setting("pool.seats", 60)
+        await app.operations.settings.set_setting("pool.seats", 60)
         assert (config.seats, app.crew.pool.seats) == (8, 8)
 
 
@@ -148,9 +151,9 @@ async def test_the_environment_wins_over_what_is_live():
 async def test_what_cannot_be_set_is_refused_with_the_cure(path, value, says):
     async with Pollux("memory://") as app:
         with pytest.raises(InvalidInput) as caught:
-            await app.set_setting(path, value)
+            await app.operations.settings.set_setting(path, value)
         assert says in str(caught.value)
-        assert await app.settings() == []
+        assert await app.operations.settings.list_settings() == []
 
 
 async def test_a_note_that_means_nothing_here_is_left_alone():
@@ -221,12 +224,12 @@ async def test_a_worker_that_waits_for_work_hears_at_once():
     await worker.start()
     await settle_down()
     await asker.open()
-    await asker.set_setting("pool.seats", 33)
+    await asker.operations.settings.set_setting("pool.seats", 33)
     await settle_down()
     assert worker.crew.pool.seats == 33
-    [seen] = await asker.nodes()
+    [seen] = await asker.operations.status.nodes()
     assert seen.seats == 33, "and its beat says so"
-    await asker.drain_workers()
+    await asker.operations.workers.drain_workers()
     await settle_down()
     assert worker.crew.status().is_paused
     await worker.close()
@@ -242,7 +245,7 @@ async def test_a_node_that_neither_claims_nor_leads_hears_with_its_beat():
     await other.start()
     await settle_down()
     assert (leader.crew.leader.term, other.crew.leader.term) == (1, None)
-    await leader.set_setting("history.keep", 7)
+    await leader.operations.settings.set_setting("history.keep", 7)
     await settle_down()
     assert leader.crew.pruner.options.keep_per_job == 7
     for _ in range(4):
@@ -282,8 +285,8 @@ async def test_drained_workers_claim_nothing_until_they_are_resumed_over_restart
         return app
 
     async with an_app() as app:
-        await app.acting_as("ann").drain_workers(reason="database moves")
-        assert [(each.node, each.reason, each.by) for each in await app.drained_workers()] == [
+        await app.operations.as_actor("ann").workers.drain_workers(reason="database moves")
+        assert [(each.node, each.reason, each.by) for each in await app.operations.workers.drained_workers()] == [
             (None, "database moves", "ann")
         ]
         await truly(lambda: app.crew.status().is_paused, "it is drained")
@@ -297,10 +300,13 @@ async def test_drained_workers_claim_nothing_until_they_are_resumed_over_restart
         assert re.fullmatch(words, why.reason)
         assert app.crew.status().claimed == 0
         assert why.cure == "pollux resume --workers"
-        assert await app.resume_workers()
+        assert await app.operations.workers.resume_workers()
         assert (await finished(app, run.id)).state is RunState.DONE
-        assert not await app.resume_workers()
-        lines = [(line.actor, line.action, line.subject, line.detail) for line in (await app.audit()).lines]
+        assert not await app.operations.workers.resume_workers()
+        lines = [
+            (line.actor, line.action, line.subject, line.detail)
+            for line in (await app.operations.audit.list_audit()).lines
+        ]
     assert ("ann", "drain", "all workers", "database moves") in lines
     assert "resume" in {line[1] for line in lines}
 
@@ -315,7 +321,7 @@ async def test_one_node_is_drained_and_the_other_goes_on_and_it_ends_with_the_no
 
     async with an_app() as one:
         async with an_app() as other:
-            await one.drain_workers(other.node_id)
+            await one.operations.workers.drain_workers(other.node_id)
             await truly(lambda: other.crew.status().is_paused, "the other one is drained")
             assert not one.crew.status().is_paused
             runs = [await other.enqueue("_noop") for _ in range(5)]
@@ -323,14 +329,14 @@ async def test_one_node_is_drained_and_the_other_goes_on_and_it_ends_with_the_no
                 assert (await finished(one, run.id)).owner in ("", one.node_id)
             assert other.crew.status().claimed == 0
             with pytest.raises(NotFound):
-                await one.drain_workers("no-such-node")
-        assert await one.drained_workers() == []
+                await one.operations.workers.drain_workers("no-such-node")
+        assert await one.operations.workers.drained_workers() == []
         assert await one.backend.notes(DRAIN) == [], "it went with its node"
         await one.backend.put_notes([NotePut(drain_key("died-long-ago"), {})])
-        assert await one.drained_workers() == []
-        await one.drain_workers(one.node_id)
+        assert await one.operations.workers.drained_workers() == []
+        await one.operations.workers.drain_workers(one.node_id)
         assert [note.key for note in await one.backend.notes(DRAIN)] == [drain_key(one.node_id)], "orphans are gone"
-        assert await one.resume_workers(one.node_id)
+        assert await one.operations.workers.resume_workers(one.node_id)
 
 
 async def test_a_drain_that_a_move_of_the_store_asked_for_is_not_taken_away():
@@ -338,7 +344,7 @@ async def test_a_drain_that_a_move_of_the_store_asked_for_is_not_taken_away():
         now_ms = app.clock.now_ms()
         await app.backend.put_notes([NotePut(DRAIN, {"reason": "it is about to be moved"}, expires_ms=now_ms + MINUTE)])
         with pytest.raises(Conflict, match="moved elsewhere") as refused:
-            await app.resume_workers()
+            await app.operations.workers.resume_workers()
         assert "wait for the end of `pollux store move`" in refused.value.cure
 
 
@@ -352,18 +358,18 @@ async def test_a_turn_now_fires_what_is_due_and_says_so(tmp_path):
     app.add("noop", every("1h", spread=False), id="hourly")
     await app.start()
     await settle_down()
-    ask = asyncio.ensure_future(app.trigger())
+    ask = asyncio.ensure_future(app.operations.workers.trigger())
     await settle_down()
     answer = await ask
     assert (answer.leaders, answer.answered, answer.fired) == ((app.node_id,), (app.node_id,), 0)
     before = app.crew.timekeeper.fired
     clock._now_ms += 3_600_000  # the wall clock alone: nobody is woken by it
-    ask = asyncio.ensure_future(app.acting_as("ann").trigger())
+    ask = asyncio.ensure_future(app.operations.as_actor("ann").workers.trigger())
     await settle_down()
     answer = await ask
     assert answer.fired == app.crew.timekeeper.fired - before == 1
-    assert [(line.actor, line.action) for line in (await app.audit()).lines] == [
-        (app._actor, "trigger"),
+    assert [(line.actor, line.action) for line in (await app.operations.audit.list_audit()).lines] == [
+        (app.operations.context.actor, "trigger"),
         ("ann", "trigger"),
     ]
     await app.close()
@@ -378,13 +384,13 @@ async def test_a_turn_now_lets_go_what_nothing_holds_any_more_and_says_so():
     await app.pause(target="db", duration="30m")
     await app.enqueue("held")
     await settle_down()
-    assert (await app.counts()).held == 1
+    assert (await app.operations.status.counts()).held == 1
     clock._now_ms += 3_600_000
-    ask = asyncio.ensure_future(app.trigger())
+    ask = asyncio.ensure_future(app.operations.workers.trigger())
     await settle_down()
     answer = await ask
     assert (answer.fired, answer.released, answer.skipped) == (0, 1, 0)
-    assert (await app.counts()).held == 0
+    assert (await app.operations.status.counts()).held == 0
     await app.close()
 
 
@@ -397,7 +403,7 @@ async def test_a_turn_is_asked_for_wherever_the_leader_is(tmp_path):
         try:
             await until(lambda: _leads(asker), "the others see that it leads")
             turns = leader.crew.timekeeper.turns
-            answer = await asker.trigger()
+            answer = await asker.operations.workers.trigger()
             assert (answer.leaders, answer.answered) == ((leader.node_id,), (leader.node_id,))
             assert leader.crew.timekeeper.turns > turns
             assert await asker.backend.notes("turn:") == [], "nothing is left behind"
@@ -411,23 +417,23 @@ async def test_a_turn_is_asked_for_of_the_leader_of_each_version(tmp_path):
     async with Pollux(url, runs=False, scheduler_version=1) as old, Pollux(url, runs=False) as new:
         await truly(lambda: old.crew.leader.term and new.crew.leader.term, "both lead")
         await until(lambda: _all_lead(new, 2), "that is told")
-        answer = await new.trigger()
+        answer = await new.operations.workers.trigger()
         assert answer.leaders == answer.answered == (old.node_id, new.node_id)
         assert await new.backend.notes("turn:") == [], "nothing is left behind"
 
 
 async def _all_lead(app, count):
-    return len([node for node in await app.nodes() if node.leads]) == count
+    return len([node for node in await app.operations.status.nodes() if node.leads]) == count
 
 
 async def _leads(app):
-    return any(node.leads for node in await app.nodes())
+    return any(node.leads for node in await app.operations.status.nodes())
 
 
 async def test_where_nobody_leads_nobody_is_asked():
     app = Pollux("memory://")
     await app.open()
-    assert (await app.trigger()).leaders == ()
+    assert (await app.operations.workers.trigger()).leaders == ()
     await app.close()
 
 

@@ -88,7 +88,7 @@ async def test_what_is_fired_is_counted_by_its_schedule_and_its_lateness_is_know
     async with app:
         await settled(app, 4)
         seen = await scrape(app)
-        health = await app.health()
+        health = await app.operations.status.health()
     assert seen("scheduler_jobs_scheduled_total", schedule_type="immediate", priority="high") == 1
     assert seen("scheduler_jobs_scheduled_total", schedule_type="interval", priority="normal") >= 3
     fired = seen.total("scheduler_jobs_scheduled_total")
@@ -281,7 +281,7 @@ async def test_a_store_that_is_down_is_told_and_what_this_process_counted_is_the
     seen = await scrape(app)
     assert (seen("store_reachable"), seen("store_errors_total", verb="counts")) == (0, 1)
     assert not seen.all("scheduler_jobs")
-    health = await app.health()
+    health = await app.operations.status.health()
     assert (health.status, health.findings[0].name) == ("unhealthy", "store")
     assert "refused" in health.findings[0].seen
     await clock.advance(1_000)
@@ -294,7 +294,7 @@ async def test_a_store_that_hangs_holds_a_scrape_for_seconds_only(faulty, monkey
     store.delay("lines", asyncio.Event())
     async with asyncio.timeout(11):  # the store's own deadline is 12 s
         assert (await scrape(app))("store_reachable") == 0
-        assert not (await app.health()).is_well
+        assert not (await app.operations.status.health()).is_well
 
 
 async def test_a_scraper_that_goes_away_leaves_the_look_to_the_others(faulty):

@@ -162,7 +162,7 @@ async def test_every_store_tells_the_same(kind, tmp_path):
 
     async with app:
         await settled(app, 2)
-        await app.drain_workers()
+        await app.operations.workers.drain_workers()
         await app.enqueue_many(asked, [None] * 3)
         await app.enqueue(asked, delay="1h")
 
@@ -177,6 +177,6 @@ async def test_every_store_tells_the_same(kind, tmp_path):
         assert seen("store_reachable") == 1
         assert seen("scheduler_queue_process_lag_seconds", priority="low") >= 0
         assert len(seen.all("monitor_poll_staleness_seconds")) == 1
-        health = await app.health()
+        health = await app.operations.status.health()
         assert worries(health) == ["stops"]
-        await app.resume_workers()
+        await app.operations.workers.resume_workers()

@@ -74,7 +74,7 @@ async def test_another_file_of_the_name_is_refused_and_nothing_of_the_first_is_l
         after = await all_jobs(first)
         assert {job.id: job.revision for job in after.values()} == {job.id: job.revision for job in before.values()}
         assert (await first.get_run(asked.id)).state is RunState.READY
-        assert [node.id for node in await first.nodes()] == [first.node_id]
+        assert [node.id for node in await first.operations.status.nodes()] == [first.node_id]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ async def test_what_was_replaced_does_not_come_back_unasked(here, url):
 async def test_a_file_that_only_adds_jobs_is_not_refused_and_takes_none_away_later(here, url):
     async with a_file(url, "one/p.yaml", "a"), a_file(url, "two/p.yaml", "a", "b") as second:
         write("two/p.yaml", "b")
-        await second.reload()
+        await second.operations.config_file.reload()
         assert set(await all_jobs(second)) == {"b"}, "the first one's text is an earlier one of this source"
 
 
@@ -125,10 +125,10 @@ async def test_the_edit_of_a_node_that_was_replaced_takes_nothing_from_the_one_t
         await second.start(replace=True)
         write("one/p.yaml", "a")
         with pytest.raises(Conflict, match="2 jobs \\(c, d\\) would go that a living node may still declare"):
-            await first.reload()
+            await first.operations.config_file.reload()
         assert set(await all_jobs(first)) == {"c", "d"}
         write("two/p.yaml", "d")
-        await second.reload()
+        await second.operations.config_file.reload()
         assert set(await all_jobs(first)) == {"d"}
         await second.close()
 
@@ -144,7 +144,7 @@ async def test_two_nodes_that_read_one_edited_file_again_do_not_refuse_each_othe
         for ids in (SIX[1:], SIX[2:], (*SIX[2:], "new")):
             write("p.yaml", *ids)
             for number in order:
-                await nodes[number].reload()
+                await nodes[number].operations.config_file.reload()
             assert set(await all_jobs(one)) == set(ids)
         assert [each.all for each in heard] == [[], []]
 
@@ -153,13 +153,13 @@ async def test_a_node_that_missed_an_edit_follows_the_one_that_did_not(here, url
     """Each has a copy of the file, and one of the copies skips a text."""
     async with a_file(url, "one/p.yaml", *SIX) as one, a_file(url, "two/p.yaml", *SIX) as two:
         write("one/p.yaml", *SIX[1:])
-        await one.reload()
+        await one.operations.config_file.reload()
         write("two/p.yaml", *SIX[2:])
         with pytest.raises(Conflict, match=r"1 job \(b\) would go that a living node may still declare"):
-            await two.reload()  # it cannot know that the other one's text was an edit of its own
+            await two.operations.config_file.reload()  # it cannot know that the other one's text was an edit of its own
         write("one/p.yaml", *SIX[2:])
-        await one.reload()
-        await two.reload()
+        await one.operations.config_file.reload()
+        await two.operations.config_file.reload()
         assert set(await all_jobs(one)) == set(SIX[2:])
         assert two.reloader.refused == ()
 
@@ -206,7 +206,7 @@ async def test_a_text_that_was_there_before_takes_nothing_from_a_living_node_eit
             await a_file(url, "a/p.yaml", "a1", "a2").start()
         assert set(await all_jobs(living)) == {"b"}
         assert (await living.get_run(asked.id)).state is RunState.READY
-        assert [node.id for node in await living.nodes()] == [living.node_id]
+        assert [node.id for node in await living.operations.status.nodes()] == [living.node_id]
 
 
 @pytest.mark.parametrize(
@@ -247,10 +247,10 @@ async def test_a_rollback_of_a_living_node_and_restarts_after_it_work(here, url)
     await two.start()
     write("p.yaml", *SIX)
     for app in (one, two):
-        await app.reload()
+        await app.operations.config_file.reload()
     refused = [Heard(app.events, ReloadRefused) for app in (one, two)]
-    assert (await one.rollback()).removed == 4
-    await two.reload()
+    assert (await one.operations.config_file.rollback()).removed == 4
+    await two.operations.config_file.reload()
     assert set(await all_jobs(one)) == set(SIX[:2])
     await two.close()
     async with an_app(url) as again:
@@ -265,9 +265,9 @@ async def test_nodes_with_a_copy_of_the_file_each_are_restarted_after_a_rollback
     one = a_file(url, "one/p.yaml", "a")
     await one.start()
     write("one/p.yaml", "a", "b")
-    await one.reload()
+    await one.operations.config_file.reload()
     async with a_file(url, "two/p.yaml", "a", "b") as two:
-        await one.rollback()
+        await one.operations.config_file.rollback()
         assert set(await all_jobs(one)) == {"a"}
         await one.close()
         await two.backend.put_jobs([JobPut(job) for job in two.declared_jobs()])  # as a write that crossed it
@@ -285,10 +285,10 @@ async def test_an_edit_that_is_taken_back_is_followed_by_a_node_that_missed_it(h
         nodes, heard = (one, two), [Heard(app.events, ReloadRefused) for app in (one, two)]
         for missed, wanted in (((*SIX, "x"), ("a", "b")), (("a",), ("a", "b"))):
             write(paths[0], *missed)
-            await one.reload()
+            await one.operations.config_file.reload()
             for number in order:
                 write(paths[number], *wanted)
-                await nodes[number].reload()
+                await nodes[number].operations.config_file.reload()
             assert set(await all_jobs(one)) == set(wanted)
         assert [each.all for each in heard] == [[], []]
 
@@ -297,10 +297,10 @@ async def test_a_text_with_the_same_jobs_as_before_takes_none_from_a_living_node
     async with a_file(url, "one/p.yaml", "a") as one, a_file(url, "two/p.yaml", "a", "b") as two:
         asked = await two.enqueue("b", delay="1h")
         write("one/p.yaml", "a", job_timeout="9m")
-        assert (await one.reload()).removed == 0
+        assert (await one.operations.config_file.reload()).removed == 0
         assert set(await all_jobs(two)) == {"a", "b"}
         assert (await two.get_run(asked.id)).state is RunState.READY
-        assert (await one.reload(replace=True)).removed == 1
+        assert (await one.operations.config_file.reload(replace=True)).removed == 1
         assert set(await all_jobs(two)) == {"a"}
 
 
@@ -310,7 +310,7 @@ async def test_without_a_node_a_text_that_was_there_before_takes_nothing_from_a_
         alone = a_file(url, "two/p.yaml", "a")
         await alone.open()
         with pytest.raises(Conflict, match=r"1 job \(b\) would go"):
-            await alone.reload()
+            await alone.operations.config_file.reload()
         assert set(await all_jobs(node)) == {"b"}
         await alone.close()
 
@@ -323,37 +323,37 @@ async def test_a_reload_that_takes_most_away_is_refused_and_what_held_goes_on(he
         write("p.yaml", "z")
         for _ in range(2):
             with pytest.raises(Conflict, match="6 jobs"):
-                await app.reload()
+                await app.operations.config_file.reload()
         assert set(await all_jobs(app)) == set(SIX)
         assert (await app.get_run(asked.id)).state is RunState.READY
         assert len(heard.all) == 1
         assert "6 jobs" in app.reloader.refused[0]
         assert {job.id for job in app.declared_jobs()} == set(SIX)
 
-        would = await app.reload(dry_run=True)
+        would = await app.operations.config_file.reload(dry_run=True)
         assert would.lines[-1].startswith("! refused without --replace: 6 jobs")
         assert (would.removed, would.refused) == (6, would.lines[-1].removeprefix("! refused without --replace: "))
-        draft = await app.reload(dry_run=True, text=text("y"), called="new.yaml")
+        draft = await app.operations.config_file.reload(dry_run=True, text=text("y"), called="new.yaml")
         assert "6 jobs" in draft.refused
-        would = await app.reload(dry_run=True, replace=True)
+        would = await app.operations.config_file.reload(dry_run=True, replace=True)
         assert (would.removed, would.refused, would.lines[-1]) == (6, "", "- job f")
         assert set(await all_jobs(app)) == set(SIX)
 
-        assert (await app.reload(replace=True)).removed == 6
+        assert (await app.operations.config_file.reload(replace=True)).removed == 6
         assert set(await all_jobs(app)) == {"z"}
         assert app.reloader.refused == ()
-        assert (await app.rollback()).added == 6
+        assert (await app.operations.config_file.rollback()).added == 6
 
 
 async def test_a_rollback_that_is_refused_leaves_the_file_as_it_was(here):
     async with a_file("sqlite:///p.db", "p.yaml", "z") as app:
         write("p.yaml", "z", *SIX)
-        await app.reload(replace=True)  # the first set is no longer known
+        await app.operations.config_file.reload(replace=True)  # the first set is no longer known
         holds = (here / "p.yaml").read_text()
         with pytest.raises(Conflict, match="6 jobs"):
-            await app.rollback()
+            await app.operations.config_file.rollback()
         assert (here / "p.yaml").read_text() == holds
-        assert (await app.rollback(replace=True)).removed == 6
+        assert (await app.operations.config_file.rollback(replace=True)).removed == 6
         assert set(await all_jobs(app)) == {"z"}
 
 
@@ -373,9 +373,9 @@ async def test_without_a_node_a_reload_is_as_a_start(here, url):
         alone = a_file(url, "two/p.yaml", "c")
         await alone.open()
         with pytest.raises(Conflict, match="2 jobs"):
-            await alone.reload()
+            await alone.operations.config_file.reload()
         assert set(await all_jobs(node)) == {"a", "b"}
-        await alone.reload(replace=True)
+        await alone.operations.config_file.reload(replace=True)
         assert set(await all_jobs(node)) == {"c"}
         await alone.close()
 
@@ -384,14 +384,14 @@ async def test_only_so_many_sets_are_remembered_and_what_cannot_be_read_is_none(
     async with a_file("sqlite:///p.db", "p.yaml", "a") as app:
         for number in range(HAD_MAX + 3):
             write("p.yaml", "a", f"b{number}")
-            await app.reload()
+            await app.operations.config_file.reload()
         [note] = await app.backend.notes(SOURCE)
         assert note.key == "source:2:file:p.yaml"
         assert len(note.value["had"]) == HAD_MAX
         for value in ({"had": "x"}, "junk", {}):
             await app.backend.put_notes([NotePut(note.key, value)])
             write("p.yaml", "a", "b" if value else "c")
-            await app.reload()
+            await app.operations.config_file.reload()
         assert set(await all_jobs(app)) == {"a", "c"}
 
 
@@ -648,7 +648,7 @@ async def _settled(app, monkeypatch):
 
 async def _texts(app):
     app.watch._last = None
-    return [each for each in (await app.health()).findings if each.name == "texts"]
+    return [each for each in (await app.operations.status.health()).findings if each.name == "texts"]
 
 
 async def test_a_node_whose_jobs_were_replaced_says_so_and_health_names_both(here, url, monkeypatch):
@@ -678,7 +678,7 @@ async def test_a_node_whose_jobs_were_replaced_says_so_and_health_names_both(her
         await second.close()
         [finding] = await _texts(first)
         assert finding.seen.endswith("than the latest text, which no living node has")
-        await first.reload(replace=True)
+        await first.operations.config_file.reload(replace=True)
         assert await _texts(first) == []
 
 
@@ -702,5 +702,5 @@ async def test_each_of_two_programs_with_different_code_under_one_handler_name_s
             await one._registrar.turn()
         [said] = heard_by_one.all
         assert (said.handlers, said.node_id, said.source) == (("check",), two.node_id, "code:two")
-        [finding] = [each for each in (await one.health()).findings if each.name == "code"]
+        [finding] = [each for each in (await one.operations.status.health()).findings if each.name == "code"]
         assert (finding.level, finding.seen) == ("degraded", said.words)

@@ -54,7 +54,7 @@ async def producer(url):
 
 
 async def stored(app):
-    return {job.id: job for job in (await app.list_jobs(JobFilter(), limit=PAGE_MAX)).jobs}
+    return {job.id: job for job in (await app.operations.jobs.list_jobs(JobFilter(), limit=PAGE_MAX)).jobs}
 
 
 async def test_the_first_call_adds_the_definition_and_the_run_ends_once_a_node_starts(producer, url):
@@ -115,7 +115,7 @@ async def test_what_a_newer_release_dropped_is_not_brought_back(url):
     async with newer:
         pass
     await newer.open()
-    await newer.delete_jobs(["stock"])
+    await newer.operations.jobs.delete_jobs(["stock"])
     first = a_shop(url, release=1)
     await first.open()
     for ask in (first.enqueue, first.run_now):
@@ -130,7 +130,7 @@ async def test_a_job_that_is_deleted_after_it_was_found_or_added_stays_away(prod
     async with a_shop(url) as node:
         for app in (producer, node):
             await app.enqueue("mail", {"to": "ann"})
-    await producer.delete_jobs(["mail"])
+    await producer.operations.jobs.delete_jobs(["mail"])
     assert set(await stored(producer)) == {"stock"}
     for _ in range(2):
         with pytest.raises(NotFound, match="no job 'mail'"):
@@ -159,7 +159,7 @@ async def test_cures_name_how_the_app_is_started_before_any_node_was(producer, m
     run = await producer.enqueue("stock")
     for name in (run.id, "stock"):
         assert command in (await producer.why(name)).cure
-    [nodes] = [each for each in (await producer.health()).findings if each.name == "nodes"]
+    [nodes] = [each for each in (await producer.operations.status.health()).findings if each.name == "nodes"]
     assert command in nodes.cure
 
 
@@ -209,9 +209,9 @@ async def test_a_producer_does_not_write_over_how_a_node_was_started(url, monkey
 
 
 async def test_the_definition_is_on_record(producer):
-    named = producer.acting_as("ann")
-    await named.enqueue("mail", {"to": "bob"})
-    actions = [(line.actor, line.action, line.subject) for line in (await producer.audit()).lines]
+    named = producer.operations.as_actor("ann")
+    await named.runs.enqueue("mail", {"to": "bob"})
+    actions = [(line.actor, line.action, line.subject) for line in (await producer.operations.audit.list_audit()).lines]
     assert ("ann", "put", "mail") in actions
 
 

@@ -391,7 +391,7 @@ async def test_what_a_node_declares_and_since_when_it_leads_is_in_its_beat(tmp_p
     async with app:
         app.crew.leader.on_change.append(won.set)
         async with asyncio.timeout(60):
-            while not (node := (await app.nodes())[0]).leads:
+            while not (node := (await app.operations.status.nodes())[0]).leads:
                 await won.wait()
                 await asyncio.sleep(0.01)
     [declared] = node.declares
@@ -424,12 +424,12 @@ async def test_a_node_that_names_another_leadership_is_refused_and_leaves_no_tra
             with pytest.raises(InvalidInput, match=f"'production', this one names {named};.*stop them all first"):
                 await other.start()
             assert other.crew is None
-        assert [node.id for node in await first.nodes()] == [first.node_id]
-        assert [job.id for job in (await first.list_jobs()).jobs] == ["tick"]
+        assert [node.id for node in await first.operations.status.nodes()] == [first.node_id]
+        assert [job.id for job in (await first.operations.jobs.list_jobs()).jobs] == ["tick"]
         async with an_app(url, leader_key="production"):
-            assert len(await first.nodes()) == 2
+            assert len(await first.operations.status.nodes()) == 2
     async with an_app(url, leader_key="staging") as renamed:
-        assert len(await renamed.nodes()) == 1
+        assert len(await renamed.operations.status.nodes()) == 1
 
 
 async def test_a_start_that_fails_leaves_no_node_behind(tmp_path):
@@ -442,7 +442,7 @@ async def test_a_start_that_fails_leaves_no_node_behind(tmp_path):
 
         with pytest.raises(Conflict, match="job 'tick' is in code:shop and in code:other"):
             await other.start()
-        assert [node.id for node in await first.nodes()] == [first.node_id]
+        assert [node.id for node in await first.operations.status.nodes()] == [first.node_id]
 
 
 async def test_a_file_of_an_older_release_changes_nothing_and_the_node_runs_all_the_same(tmp_path):
@@ -458,9 +458,9 @@ async def test_a_file_of_an_older_release_changes_nothing_and_the_node_runs_all_
     async with a_file(3, a=10, new=10):
         pass
     async with a_file(2, a=20, old=10) as older:
-        jobs = (await older.list_jobs()).jobs
+        jobs = (await older.operations.jobs.list_jobs()).jobs
         assert [(job.id, job.schedule.every_ms) for job in jobs] == [("a", 10_000), ("new", 10_000)]
         [diff] = await older.declared.diff(older._store)
         assert diff.newer == 3
     async with a_file(4) as emptied:
-        assert (await emptied.list_jobs()).jobs == ()
+        assert (await emptied.operations.jobs.list_jobs()).jobs == ()

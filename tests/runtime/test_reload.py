@@ -28,7 +28,7 @@ async def test_what_differs_is_written_and_what_does_not_keeps_its_phase_and_mem
         before = await planned(app, "a", "b")
         (here / "p.yaml").write_text(SECOND)
 
-        answer = await app.reload()
+        answer = await app.operations.config_file.reload()
 
         assert (answer.added, answer.changed, answer.removed, answer.same) == (1, 1, 0, 1)
         assert answer.lines[0] == "+ job c  every 1h"
@@ -38,7 +38,7 @@ async def test_what_differs_is_written_and_what_does_not_keeps_its_phase_and_mem
         assert after["b"].handler == "reload_work:two"
         assert "~ pool.seats 3 -> 5" in answer.lines
         (here / "p.yaml").write_text(FIRST)
-        answer = await app.reload()
+        answer = await app.operations.config_file.reload()
         assert (answer.added, answer.changed, answer.removed) == (0, 1, 1)
         assert set(await all_jobs(app)) == {"a", "b"}
 
@@ -51,7 +51,7 @@ async def test_jobs_that_came_by_api_or_code_stay(here):
         await app.put_jobs([Job(id="asked", handler="ours", source="api")])
         (here / "p.yaml").write_text("jobs: []\n")
 
-        answer = await app.reload()
+        answer = await app.operations.config_file.reload()
 
         assert answer.removed == 2
         assert set(await all_jobs(app)) == {"coded", "asked"}
@@ -80,10 +80,10 @@ async def test_the_leader_is_woken_and_a_new_job_fires_at_once(here):
         await planned(app, "a", "b")
         (here / "p.yaml").write_text('jobs: [{id: now, python: "reload_work:two", once: true}]')
 
-        await app.reload()
+        await app.operations.config_file.reload()
 
         async def done():
-            return (await app.list_runs(RunFilter(states=(RunState.DONE,), job_id="now"))).runs
+            return (await app.operations.runs.list_runs(RunFilter(states=(RunState.DONE,), job_id="now"))).runs
 
         async with asyncio.timeout(PATIENCE):
             [run] = await until(done, "it ran")
@@ -95,10 +95,10 @@ async def test_a_function_that_is_new_in_the_file_is_imported(here):
         (here / "reload_later.py").write_text("def later(ctx): return 'later'\n")
         (here / "p.yaml").write_text('jobs: [{id: l, python: "reload_later:later", once: true}]')
 
-        await app.reload()
+        await app.operations.config_file.reload()
 
         async def done():
-            return (await app.list_runs(RunFilter(states=(RunState.DONE,), job_id="l"))).runs
+            return (await app.operations.runs.list_runs(RunFilter(states=(RunState.DONE,), job_id="l"))).runs
 
         assert [run.result for run in await until(done, "it ran")] == ["later"]
         assert "reload_later:later" in app.crew.registry.names()
@@ -135,7 +135,7 @@ async def test_a_file_with_a_mistake_changes_nothing_and_says_where(here, kind):
 
         for _ in range(3):
             with pytest.raises((InvalidConfig, InvalidInput, Conflict)) as caught:
-                await app.reload()
+                await app.operations.config_file.reload()
             assert where in str(caught.value)
 
         assert await all_jobs(app) == before
@@ -144,10 +144,10 @@ async def test_a_file_with_a_mistake_changes_nothing_and_says_where(here, kind):
         assert len(refused.all) == 1, "said once for each text"
         (here / "p.yaml").write_text(text + "\n\n")
         with pytest.raises((InvalidConfig, InvalidInput, Conflict)):
-            await app.reload()
+            await app.operations.config_file.reload()
         assert len(refused.all) == 2
         (here / "p.yaml").write_text(SECOND)
-        assert (await app.reload()).added == 1, "mended, it holds"
+        assert (await app.operations.config_file.reload()).added == 1, "mended, it holds"
 
 
 async def test_a_file_that_is_gone_changes_nothing(here):
@@ -155,7 +155,7 @@ async def test_a_file_that_is_gone_changes_nothing(here):
         before = await planned(app, "a", "b")
         (here / "p.yaml").unlink()
         with pytest.raises(InvalidConfig, match="the file was removed; put it back: pollux reload --rollback"):
-            await app.reload()
+            await app.operations.config_file.reload()
         assert await all_jobs(app) == before
 
 
@@ -164,21 +164,21 @@ async def test_a_dry_run_says_it_and_changes_nothing(here):
         before = await planned(app, "a", "b")
         (here / "p.yaml").write_text(SECOND)
 
-        told = await app.reload(dry_run=True)
+        told = await app.operations.config_file.reload(dry_run=True)
 
         assert told.is_dry
         assert await all_jobs(app) == before
         assert app.crew.pool.seats == 3
-        assert (await app.reload()).lines == told.lines
+        assert (await app.operations.config_file.reload()).lines == told.lines
 
 
 async def test_what_is_set_for_all_nodes_overrules_the_file_and_that_is_said(here):
     async with an_app() as app:
-        await app.set_setting("pool.seats", 50)
+        await app.operations.settings.set_setting("pool.seats", 50)
         (here / "p.yaml").write_text(SECOND)
         words = "pool.seats 3 -> 5, overruled by live 50"
-        assert (await app.reload(dry_run=True)).lines[-1] == f"~ {words}"
-        told = await app.reload()
+        assert (await app.operations.config_file.reload(dry_run=True)).lines[-1] == f"~ {words}"
+        told = await app.operations.config_file.reload()
         assert words in told.words()
         assert app.crew.pool.seats == 50
 
@@ -202,7 +202,7 @@ async def test_a_text_is_compared_in_the_place_of_the_file_and_leaves_no_trace(h
     async with an_app("sqlite:///p.db") as app:
         before = await planned(app, "a", "b")
 
-        told = await app.reload(dry_run=True, text=NEW, called="else/new.yaml")
+        told = await app.operations.config_file.reload(dry_run=True, text=NEW, called="else/new.yaml")
 
         assert (told.draft, told.source, told.is_dry) == ("else/new.yaml", "file:p.yaml", True)
         assert (told.added, told.changed, told.removed, told.same) == (2, 1, 0, 1)
@@ -218,22 +218,22 @@ async def test_a_text_with_a_mistake_is_refused_by_its_own_name_and_the_node_doe
     async with an_app() as app:
         for text, where in (("jobs: [{id: a}]", "new.yaml:1:8"), ("pool: {seats: none}", "new.yaml:1:15")):
             with pytest.raises(InvalidConfig) as caught:
-                await app.reload(dry_run=True, text=text, called="new.yaml")
+                await app.operations.config_file.reload(dry_run=True, text=text, called="new.yaml")
             assert str(caught.value).startswith(where)
         assert app.reloader.refused == ()
         with pytest.raises(InvalidInput, match="never applied"):
-            await app.reload(text=SECOND)
+            await app.operations.config_file.reload(text=SECOND)
         with pytest.raises(InvalidInput, match="'code:x' is no file"):
-            await app.reload(dry_run=True, text=SECOND, source="code:x")
+            await app.operations.config_file.reload(dry_run=True, text=SECOND, source="code:x")
         assert app.crew.pool.seats == 3
 
 
 async def test_a_text_that_is_the_files_own_is_looked_at_as_the_file_is(here):
     async with an_app() as app:
         (here / "p.yaml").write_text(SECOND)
-        told = await app.reload(dry_run=True, text=SECOND, called="copy.yaml")
+        told = await app.operations.config_file.reload(dry_run=True, text=SECOND, called="copy.yaml")
         assert (told.unseen, told.draft) == ((), "")
-        assert told.lines == (await app.reload()).lines
+        assert told.lines == (await app.operations.config_file.reload()).lines
 
 
 async def test_a_text_of_a_file_that_another_node_has_is_compared_with_that(here):
@@ -241,11 +241,11 @@ async def test_a_text_of_a_file_that_another_node_has_is_compared_with_that(here
     async with an_app("sqlite:///p.db") as app, an_app("sqlite:///p.db", "q.yaml") as other:
         await planned(other, "a", "q")
         text = 'pool: {seats: 7}\njobs: [{id: r, python: "reload_work:one", interval: 1h}]\n'
-        told = await app.reload(dry_run=True, text=text, called="/somewhere/q.yaml")
+        told = await app.operations.config_file.reload(dry_run=True, text=text, called="/somewhere/q.yaml")
         assert (told.source, told.lines) == ("file:q.yaml", ("+ job r  every 1h", "- job q"))
-        told = await app.reload(dry_run=True, text=text, called="q.yaml", source="p.yaml")
+        told = await app.operations.config_file.reload(dry_run=True, text=text, called="q.yaml", source="p.yaml")
         assert told.lines == ("+ job r  every 1h", "- job a", "- job b", "~ pool.seats 3 -> 7")
-        told = await app.reload(dry_run=True, text=text, called="new.yaml", source="new.yaml")
+        told = await app.operations.config_file.reload(dry_run=True, text=text, called="new.yaml", source="new.yaml")
         assert told.lines == ("+ job r  every 1h",)
 
 
@@ -254,7 +254,7 @@ async def test_a_secret_that_a_text_names_is_not_told(here, monkeypatch):
     monkeypatch.setenv("CANARY", "geheim-4711-kanarie")
     async with an_app() as app:
         text = 'server: {tls: {cert: "${env:CANARY}", key: key.pem}, host: "${env:CANARY}"}\n'
-        told = await app.reload(dry_run=True, text=text)
+        told = await app.operations.config_file.reload(dry_run=True, text=text)
         assert {change.path for change in told.needs_restart} == {"server.tls", "server.host"}
         assert "geheim-4711" not in repr(told)
 
@@ -264,10 +264,10 @@ async def test_a_reload_that_means_another_text_is_refused_with_the_file_that_is
         digest = app.reloader.config.digest
         (here / "p.yaml").write_text(SECOND)
         with pytest.raises(InvalidInput) as caught:
-            await app.reload(only=digest)
+            await app.operations.config_file.reload(only=digest)
         assert str(here / "p.yaml") in str(caught.value)
         assert app.crew.pool.seats == 3
-        assert (await app.reload(only=app.reloader.digest_there())).added == 1
+        assert (await app.operations.config_file.reload(only=app.reloader.digest_there())).added == 1
 
 
 # for long
@@ -292,7 +292,7 @@ async def test_five_hundred_reloads_under_load_leak_nothing(here, caplog, monkey
             (here / "p.yaml").write_text(f"pool: {{seats: {n % 5 + 3}}}\njobs:{text}\n")
             if n % 5 == 0:
                 await app.enqueue_many("load", [None] * 5)
-            await app.reload()
+            await app.operations.config_file.reload()
             if n in (50, 500):
                 await until(lambda: _idle(app), "what was asked for has run, and the leader knows")
                 counted[n] = objects()
@@ -304,7 +304,7 @@ async def _noop(ctx):
 
 
 async def _idle(app):
-    counts = await app.counts()
+    counts = await app.operations.status.counts()
     return counts.ready + counts.leased + counts.feed == 0 and app.crew.status().backlog == 0
 
 
@@ -334,7 +334,7 @@ async def test_a_hangup_while_the_node_starts_is_heard_and_does_not_end_it(here)
         async with app:
 
             async def reloaded():
-                return {job.id for job in (await app.list_jobs()).jobs} == {"a", "b", "c"}
+                return {job.id for job in (await app.operations.jobs.list_jobs()).jobs} == {"a", "b", "c"}
 
             await until(reloaded, "the file was read again")
     finally:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pollux import Pollux, Transient
-from pollux.app.overview import live_by_job, live_runs
+from pollux.app.operations.status import live_by_job, live_runs
 from pollux.cli.top import board
 from pollux.model import Cause, Run, RunState
 from pollux.testing import story
@@ -40,7 +40,7 @@ async def test_why_and_every_table_tell_of_the_run_that_runs_and_not_of_those_fo
         await asyncio.sleep(600)
 
     monkeypatch.setattr(board, "LIVE_PAGE", page)
-    monkeypatch.setattr("pollux.app.listing.RUNS_A_CALL", page)
+    monkeypatch.setattr("pollux.app.operations.listing.RUNS_A_CALL", page)
     async with story(app, at="2026-03-01T08:00Z", seats=WAITING) as tale:
         tale.fail(work, Transient("no answer"), times=WAITING)
         for _ in range(WAITING):
@@ -50,12 +50,14 @@ async def test_why_and_every_table_tell_of_the_run_that_runs_and_not_of_those_fo
         running = await tale.enqueue(work)
 
         assert tale.why(work).answer == "running"
-        [row] = (await app.overview()).rows
+        [row] = (await app.operations.status.overview()).rows
         assert (row.answer, row.state) == ("running", "running")
-        [row] = (await app.job_rows()).rows
+        [row] = (await app.operations.listing.job_rows()).rows
         assert row.state == "running"
-        assert (await app.job_row("work")).state == "running"
-        look = await board.look_at(app, tale.clock.now_ms())
-        [row] = await board.rows_for(app, look, ["work"])
+        assert (await app.operations.listing.job_row("work")).state == "running"
+        look = await board.look_at(app.operations, tale.clock.now_ms())
+        [row] = await board.rows_for(app.operations, look, ["work"])
         assert row.answer == "running"
-        assert live_by_job((await live_runs(app, limit=page)).runs, look.now_ms)["work"].id == running.id
+        assert (
+            live_by_job((await live_runs(app.operations.runs, limit=page)).runs, look.now_ms)["work"].id == running.id
+        )

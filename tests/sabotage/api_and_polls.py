@@ -56,7 +56,7 @@ OUTWARDS = (
     sabotage(
         "S18.put",
         "a job that comes by API may name any address",
-        Patch("server/authorization.py", "if words := desk.verbs.out_of_reach(job):", 'if words := "":'),
+        Patch("server/authorization.py", "if words := desk.app.out_of_reach(job):", 'if words := "":'),
         tests=(SECURITY + "test_a_job_that_comes_by_api_names_no_address_inside",),
     ),
     sabotage(
@@ -149,7 +149,7 @@ INWARDS = (
     sabotage(
         "door.back",
         "a token that was taken back returns when its last use is written down",
-        Patch("app/tokens.py", "value, revision=record.revision)", "value)"),
+        Patch("app/operations/tokens.py", "value, revision=record.revision)", "value)"),
         tests=(TOKENS + "test_when_a_token_was_used_is_known_to_the_hour_and_a_revoked_one_does_not_come_back",),
     ),
     sabotage(
@@ -232,13 +232,13 @@ INWARDS = (
     sabotage(
         "audit.who",
         "a change by the API is on record as the node's own",
-        Patch("server/routing.py", "app.acting_as(identity.name))", "app)"),
+        Patch("server/routing.py", "app.operations.as_actor(identity.name))", "app.operations)"),
         tests=(AUDITED + "test_every_change_by_a_route_is_one_line_with_who_what_and_how",),
     ),
     sabotage(
         "audit.load",
         "what is loaded from a dump is on no record",
-        Patch("app/pollux.py", "        await self._record_loaded(records, new)\n", ""),
+        Patch("app/operations/storage.py", "        await self._audit.record_loaded(records, new)\n", ""),
         tests=(AUDITED + "test_what_a_command_loads_is_on_record_as_well",),
     ),
     *(

@@ -96,14 +96,18 @@ ONE_NAME = (
     sabotage(
         "producer",
         "a producer changes what the nodes declare",
-        Patch("app/lookup.py", "put = JobPut(job, revision=0)", "put = JobPut(job)"),
-        Patch("app/lookup.py", "if not any(answer.answer is Answer.STALE for answer in answers[:1]):", "if False:"),
+        Patch("app/operations/jobs.py", "put = JobPut(job, revision=0)", "put = JobPut(job)"),
+        Patch(
+            "app/operations/jobs.py",
+            "if not any(answer.answer is Answer.STALE for answer in answers[:1]):",
+            "if False:",
+        ),
         tests=(FIRST + "test_a_definition_that_is_there_is_not_changed[sqlite]",),
     ),
     sabotage(
         "producer-release",
         "a producer of an older release brings back what a newer one dropped",
-        Patch("app/lookup.py", "if newest > job.release:", "if False:"),
+        Patch("app/operations/jobs.py", "if newest > job.release:", "if False:"),
         tests=(FIRST + "test_what_a_newer_release_dropped_is_not_brought_back[sqlite]",),
     ),
 )

@@ -20,7 +20,7 @@ UNREADABLE_JOB = (
         "due",
         "one job that nobody here fires hides for ever that others are due and not fired",
         Patch(
-            "app/verbs.py",
+            "app/operations/status.py",
             "await due_as_far(self._store.of_version(version.number), before_ms=now_ms, limit=limit)",
             "(await as_far(self._store.of_version(version.number).due(before_ms=now_ms, limit=limit)))[0]",
         ),
@@ -30,7 +30,7 @@ UNREADABLE_JOB = (
         "pause",
         "one pause that cannot be read hides all jobs",
         Patch(
-            "app/verbs.py",
+            "app/operations/pauses.py",
             "(await stops_as_far(self._store.notes(STOP)))[0]",
             "await self._store.notes(STOP)",
         ),
@@ -46,7 +46,7 @@ UNREADABLE_JOB = (
         "run",
         "one live run that cannot be read hides all jobs and runs",
         Patch(
-            "app/lookup.py",
+            "app/operations/runs.py",
             "await as_far(self._store.list_runs(where, after=after, limit=limit))",
             "await self._store.list_runs(where, after=after, limit=limit), ()",
         ),
@@ -55,7 +55,7 @@ UNREADABLE_JOB = (
     sabotage(
         "run-many",
         "one job of many that cannot be run keeps those behind it from running",
-        Patch("cli/jobs.py", "if not isinstance(await app.find_job(job_id), Unreadable):", "if True:"),
+        Patch("cli/jobs.py", "if not isinstance(await operations.jobs.find_job(job_id), Unreadable):", "if True:"),
         tests=(BESIDE + "test_who_runs_many_jobs_is_told_of_each[sqlite]",),
     ),
     sabotage(
@@ -68,7 +68,7 @@ UNREADABLE_JOB = (
         "listed",
         "one job that cannot be read hides all others",
         Patch(
-            "app/lookup.py",
+            "app/operations/jobs.py",
             "await as_far(self._store.list_jobs(where, after=after, limit=limit))",
             "await self._store.list_jobs(where, after=after, limit=limit), ()",
         ),
@@ -78,7 +78,7 @@ UNREADABLE_JOB = (
         "named",
         "it is left out, and nobody is told",
         Patch(
-            "app/lookup.py",
+            "app/operations/jobs.py",
             "list_jobs(where, after=after, limit=limit))\n        return replace(page, unreadable=unreadable)",
             "list_jobs(where, after=after, limit=limit))\n        return replace(page)",
         ),
@@ -87,14 +87,18 @@ UNREADABLE_JOB = (
     sabotage(
         "found",
         LOCKED_OUT,
-        Patch("app/lookup.py", "await as_far(self._store.get_jobs([name]))", "await self._store.get_jobs([name]), ()"),
+        Patch(
+            "app/operations/jobs.py",
+            "await as_far(self._store.get_jobs([name]))",
+            "await self._store.get_jobs([name]), ()",
+        ),
         tests=(JOB + "test_it_is_paused_resumed_and_cancelled_by_its_id[sqlite]",),
     ),
     sabotage(
         "deleted",
         LOCKED_OUT,
         Patch(
-            "app/ownership.py",
+            "app/operations/jobs.py",
             "await as_far(store.get_jobs(ids[start : start + PAGE_MAX]))",
             "await store.get_jobs(ids[start : start + PAGE_MAX]), ()",
         ),
@@ -104,7 +108,7 @@ UNREADABLE_JOB = (
         "batch",
         "a run of one job that cannot be read keeps those of all others out",
         Patch(
-            "app/batches.py",
+            "app/operations/runs.py",
             "await as_far(self._store.get_jobs(ids[start : start + PAGE_MAX]))",
             "await self._store.get_jobs(ids[start : start + PAGE_MAX]), ()",
         ),

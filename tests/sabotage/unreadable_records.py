@@ -310,8 +310,8 @@ BESIDE_SPOILT = (
     sabotage(
         "delete",
         "a job that cannot be read cannot be deleted either",
-        Patch("app/ownership.py", "found, _ = await as_far(store.get_jobs(", "found, _ = (await store.get_jobs("),
-        Patch("app/ownership.py", "PAGE_MAX]))\n        jobs", "PAGE_MAX]), ())\n        jobs"),
+        Patch("app/operations/jobs.py", "found, _ = await as_far(store.get_jobs(", "found, _ = (await store.get_jobs("),
+        Patch("app/operations/jobs.py", "PAGE_MAX]))\n        jobs", "PAGE_MAX]), ())\n        jobs"),
         tests=(SPOILT + "test_whoever_is_told_to_delete_it_or_put_it_anew_can[sqlite]",),
     ),
 )

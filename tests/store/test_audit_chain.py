@@ -96,7 +96,7 @@ async def somebody(request, tmp_path):
     app = Pollux(there.url, actor="cli:ann")
     await app.open()
     for number in range(LINES):
-        await app.create_token("viewer", name=f"t{number}")
+        await app.operations.tokens.create_token("viewer", name=f"t{number}")
     await app.close()
     return there
 
@@ -110,7 +110,7 @@ async def verdict(somebody, mark=""):
     app = Pollux(somebody.url)
     await app.open()
     try:
-        return await app.verify_audit(mark=mark)
+        return await app.operations.audit.verify_audit(mark=mark)
     finally:
         await app.close()
 
@@ -145,8 +145,8 @@ async def test_a_pruned_beginning_is_no_break_and_the_chain_goes_on(somebody):
     await store.close()
     app = Pollux(somebody.url, actor="cli:ann")
     await app.open()
-    await app.create_token("viewer")
-    found = await app.verify_audit()
+    await app.operations.tokens.create_token("viewer")
+    found = await app.operations.audit.verify_audit()
     await app.close()
     assert (found.is_whole, found.lines, found.first, found.last) == (True, 3, LINES - 1, LINES + 1)
 
@@ -155,8 +155,8 @@ async def test_two_who_write_at_once_make_one_chain(somebody):
     apps = [Pollux(somebody.url, actor=f"cli:{name}") for name in ("ann", "bob")]
     for app in apps:
         await app.open()
-    await asyncio.gather(*(app.create_token("viewer") for app in apps for _ in range(10)))
-    found = await apps[0].verify_audit()
+    await asyncio.gather(*(app.operations.tokens.create_token("viewer") for app in apps for _ in range(10)))
+    found = await apps[0].operations.audit.verify_audit()
     for app in apps:
         await app.close()
     assert (found.is_whole, found.lines) == (True, LINES + 20)

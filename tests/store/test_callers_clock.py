@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from pollux import Pollux
-from pollux.app.verbs import Verbs
+from pollux.app.declarations import NewestReleases
+from pollux.app.operations import OperationContext, Operations
 from pollux.client.rpc_codec import PATH, VERSION_HEADER
 from pollux.clock import SystemClock
 from pollux.model import SCHEDULER_VERSION, Job, NotePut
@@ -50,7 +51,9 @@ async def caller(request, url):
     store = open_store(url, clock=clock)
     await store.open()
     await store.put_jobs([JobPut(Job(id="report", handler="h"))])
-    yield Verbs(store, Registry(), clock=clock, dice=Random(1), actor="ann", ready_max=1_000)
+    yield Operations(
+        OperationContext(store, Registry(), clock, Random(1), "ann", NewestReleases(clock), ready_max=1_000)
+    )
     await store.close()
 
 
@@ -59,22 +62,22 @@ def is_near(found_ms, wanted_ms):
 
 
 async def claimed(caller):
-    found = await caller._store.claim(node="n", token="t", limit=9, lease_ms=30_000)
+    found = await caller.context.store.claim(node="n", token="t", limit=9, lease_ms=30_000)
     return [run.id for run in found.runs]
 
 
 async def test_a_run_for_now_can_be_claimed_at_once(caller):
-    asked = [(await caller.enqueue("report")).id, *await caller.enqueue_many("report", [None, None])]
-    asked.append((await caller.run_now("report", anyway=True)).id)
+    asked = [(await caller.runs.enqueue("report")).id, *await caller.runs.enqueue_many("report", [None, None])]
+    asked.append((await caller.runs.run_now("report", anyway=True)).id)
 
     assert sorted(await claimed(caller)) == sorted(asked)
 
 
 async def test_a_delay_counts_from_the_stores_clock(caller):
-    one = await caller.enqueue("report", delay="1h")
-    [many] = await caller.enqueue_many("report", [None], delay="1h")
+    one = await caller.runs.enqueue("report", delay="1h")
+    [many] = await caller.runs.enqueue_many("report", [None], delay="1h")
 
-    runs = await caller._store.get_runs([one.id, many])
+    runs = await caller.context.store.get_runs([one.id, many])
     assert all(is_near(run.due_ms, true_ms() + HOUR_MS) and run.visible_ms == run.due_ms for run in runs)
     assert one.due_ms == runs[0].due_ms, "the answer says when it is due"
     assert await claimed(caller) == []
@@ -83,22 +86,22 @@ async def test_a_delay_counts_from_the_stores_clock(caller):
 async def test_a_moment_is_that_moment(caller):
     at_ms = (true_ms() + HOUR_MS) // 1_000 * 1_000
 
-    run = await caller.enqueue("report", at=format_moment(at_ms))
+    run = await caller.runs.enqueue("report", at=format_moment(at_ms))
 
     assert run.due_ms == at_ms
 
 
 async def test_a_pause_and_a_token_end_by_the_stores_clock(caller):
-    await caller.pause("report", duration="1h")
-    made = await caller.create_token("viewer", expires="1h")
+    await caller.pauses.pause("report", duration="1h")
+    made = await caller.tokens.create_token("viewer", expires="1h")
 
-    [stop] = await caller.stops()
+    [stop] = await caller.pauses.stops()
     assert is_near(stop.expires_ms, true_ms() + HOUR_MS)
     assert is_near(made.token.expires_ms, true_ms() + HOUR_MS)
 
 
 async def test_the_stores_clock_is_asked_seldom_and_never_ahead(caller):
-    store = caller._store
+    store = caller.context.store
     before = await store.now()
     found = await store.claim(node="n", token="t", limit=1, lease_ms=30_000)
     after = await store.now()
@@ -108,10 +111,10 @@ async def test_the_stores_clock_is_asked_seldom_and_never_ahead(caller):
 
 
 async def test_a_clock_that_is_set_right_meanwhile_changes_nothing(caller):
-    assert is_near(await caller._store.now(), true_ms())
-    caller._clock.by_ms = 0
+    assert is_near(await caller.context.store.now(), true_ms())
+    caller.context.clock.by_ms = 0
 
-    assert is_near(await caller._store.now(), true_ms())
+    assert is_near(await caller.context.store.now(), true_ms())
 
 
 @pytest.mark.parametrize("by_ms", [-DAY_MS, DAY_MS])
@@ -131,6 +134,6 @@ async def test_health_without_a_node_of_its_own_goes_by_the_stores_clock(url, by
     await app.open()
     now_ms = await app.backend.now()
     await app.backend.put_notes([NotePut(clock_key(SCHEDULER_VERSION), clock_value(now_ms, None))])
-    health = await app.health()
+    health = await app.operations.status.health()
     await app.close()
     assert [finding.seen for finding in health.findings if finding.name == "clock"] == []

@@ -484,7 +484,7 @@ async def test_a_node_goes_on_beside_all_of_it_and_its_health_and_log_name_it(ha
         ticks.append(ctx.run.id)
 
     async def records():
-        [found] = [finding for finding in (await app.health()).findings if finding.name == "records"]
+        [found] = [finding for finding in (await app.operations.status.health()).findings if finding.name == "records"]
         return found
 
     async def has_both():
@@ -516,7 +516,7 @@ async def test_whoever_is_told_to_delete_it_or_put_it_anew_can(hand, store):
     app = Pollux(hand.url)
     await app.open()
     try:
-        await app.delete_jobs(["a"])
+        await app.operations.jobs.delete_jobs(["a"])
         await app.put_jobs([every(100, "b")])
     finally:
         await app.close()

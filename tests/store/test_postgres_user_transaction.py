@@ -139,9 +139,9 @@ async def test_the_app_passes_the_connection_on(connection):
         async with connection.transaction():
             run = await app.enqueue("note", connection=connection)
             assert run.state is RunState.READY
-            assert (await app.list_runs()).runs == ()
+            assert (await app.operations.runs.list_runs()).runs == ()
         await asyncio.wait_for(ran.wait(), 14)
-        assert ids((await app.list_runs()).runs) == [run.id]
+        assert ids((await app.operations.runs.list_runs()).runs) == [run.id]
 
 
 async def test_another_store_refuses_a_connection(connection):
@@ -287,11 +287,11 @@ async def test_many_runs_can_be_part_of_a_transaction(app, connection):
     await undone.start()
     await app.enqueue_many("report", params, delay="1h", connection=connection)
     await undone.rollback()
-    assert (await app.list_runs()).runs == ()
+    assert (await app.operations.runs.list_runs()).runs == ()
 
     async with connection.transaction():
         ids = await app.enqueue_many("report", params, delay="1h", connection=connection)
-        assert (await app.list_runs()).runs == ()
+        assert (await app.operations.runs.list_runs()).runs == ()
 
     assert len(set(ids)) == len(params)
     assert (await app.get_run(ids[-1])).payload == params[-1]

@@ -360,7 +360,7 @@ async def test_what_is_behind_the_first_part_of_a_big_job_is_not_told_of_as_canc
     app = Pollux(store._url)
     await app.open()
     try:
-        answers = await app.acting_as("ann").cancel("big")
+        answers = await app.operations.as_actor("ann").runs.cancel("big")
     finally:
         await app.close()
 

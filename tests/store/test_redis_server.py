@@ -188,7 +188,7 @@ async def test_what_becomes_wrong_with_a_server_while_it_is_used_is_told_by_stor
 
         async def store_finding():
             app.watch._last = None  # look anew
-            return (await app.health()).findings[0]
+            return (await app.operations.status.health()).findings[0]
 
         assert (await store_finding()).level == HEALTHY
         await client.config_set("maxmemory-policy", "allkeys-lru")

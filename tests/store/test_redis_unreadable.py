@@ -494,7 +494,7 @@ async def test_a_node_goes_on_beside_all_of_it(url, hand):
             since = len(done)
 
             async def goes_on(since=since, number=number):
-                dead = (await app.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
+                dead = (await app.operations.runs.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
                 return len(done) >= since + 3 and len(dead) == number + 1
 
             await wait_until(goes_on, "more runs, and the end of what cannot be read")

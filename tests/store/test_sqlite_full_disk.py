@@ -155,8 +155,8 @@ async def test_health_names_a_full_disk(disk):
         await app.put_jobs([JOB])
         disk.fill()
         await enqueue_until_full(app.backend)
-        finding = (await app.health()).findings[0]
-        document = await app.health_document()
+        finding = (await app.operations.status.health()).findings[0]
+        document = await app.operations.status.health_document()
     assert (finding.name, finding.level) == ("store", DEGRADED)
     assert finding.seen.startswith(f"the disk under {disk.file} is full")
     assert finding.cure == "make at least 5 MB of room, then it goes on by itself"
@@ -180,7 +180,7 @@ async def test_a_node_that_starts_on_a_full_disk_waits_and_starts_once_there_is_
     disk.make_room()
     assert await asyncio.wait_for(starting, 60)
     try:
-        assert (await app.get_job("home")).id == "home"
+        assert (await app.operations.jobs.get_job("home")).id == "home"
     finally:
         await app.close()
 

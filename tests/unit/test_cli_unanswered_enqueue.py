@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from pollux import Pollux
-from pollux.app.answers import RunAccepted
+from pollux.app.operations.run_answers import RunAccepted
 from pollux.cli import enqueue
 from pollux.cli.enqueue import NodeUnanswered, accepted_by
 from pollux.client.rpc_codec import Hello
@@ -23,6 +23,7 @@ class Node:
     def __init__(self, answer, store="memory://"):
         self.hello = Hello(version="1", store=store, file="", sealed="", name="ann", role="admin")
         self.answer, self.asked = answer, []
+        self.runs = self
 
     async def accept(self, job_id, params, **options):
         self.asked.append(options)
@@ -61,7 +62,7 @@ async def test_the_id_begins_with_the_time_of_the_store():
     app = Pollux(MemoryStore(clock), clock=clock)
     app.add(app.handler(home))
     await app.open()
-    assert made_ms_of((await accepted_by(app, "home", None, None, {})).run.id) == clock.now_ms()
+    assert made_ms_of((await accepted_by(app.operations, "home", None, None, {})).run.id) == clock.now_ms()
     await app.close()
 
 

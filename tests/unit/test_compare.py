@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from pollux import Pollux
-from pollux.app import versions
-from pollux.app.versions import Percentiles, spread
+from pollux.app.operations import versions
+from pollux.app.operations.versions import Percentiles, spread
 from pollux.clock import FakeClock
 from pollux.errors import InvalidInput, NotFound
 from pollux.model import Run, RunState
@@ -35,7 +35,7 @@ def a_run(name, *, late=0, took=0, version=1, state=RunState.DONE, **fields):
 
 async def compared(app, runs, *numbers, since_ms=NOW - HOUR_MS):
     await app.backend.load([("run", msgspec.to_builtins(run)) for run in runs])
-    return await app.compare(numbers or (1,), since_ms=since_ms)
+    return await app.operations.versions.compare(numbers or (1,), since_ms=since_ms)
 
 
 async def test_lateness_is_from_due_to_start_and_duration_from_start_to_end(app):
@@ -144,7 +144,7 @@ async def test_a_version_that_nobody_knows_is_named(app):
         await compared(app, [a_run("r")], 1, 9)
     assert "pollux migrate" in str(refused.value)
     with pytest.raises(InvalidInput, match="0 is no version"):
-        await app.compare((0,), since_ms=0)
+        await app.operations.versions.compare((0,), since_ms=0)
 
 
 @pytest.mark.parametrize(

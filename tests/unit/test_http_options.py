@@ -208,7 +208,7 @@ async def test_jobs_that_are_put_are_checked_and_get_their_target():
     await app.open()
     good = Job(id="good", handler="http", schedule=Interval(60_000), params={"url": URL})
     await app.put_jobs([good])
-    assert (await app.get_job("good")).target == "example.com:443"
+    assert (await app.operations.jobs.get_job("good")).target == "example.com:443"
     bad = Job(id="bad", handler="http", schedule=Interval(60_000), params={"url": "file:///etc/passwd"})
     with pytest.raises(InvalidInput, match=r"job 'bad': params.url: it is of file"):
         await app.put_jobs([bad])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux import Pollux, once
-from pollux.app.overview import last_outcome
+from pollux.app.operations.status import last_outcome
 from pollux.model import Cause, End, Job, Memory, Retry, RunState
 from pollux.outcome import learn
 
@@ -81,7 +81,7 @@ async def test_a_job_that_only_ever_failed_is_retrying_and_then_dead():
     app.add("broken", once(), id="last", retry=Retry(attempts_max=1))
 
     async def words():
-        return {row.job.id: row.last for row in (await app.overview()).rows}
+        return {row.job.id: row.last for row in (await app.operations.status.overview()).rows}
 
     async with app, asyncio.timeout(60):
         while await words() != {"first": "retrying", "last": "dead"}:

@@ -478,7 +478,7 @@ async def test_the_handler_gets_the_value_and_a_secret_that_vanished_is_a_perman
     async with app_with({"token": "Bearer ${env:A_TOKEN}"}) as app:
         done = await ended(app, (await app.run_now("home")).id)
         assert done.result == {"length": len("Bearer open-sesame-42")}
-        assert (await app.get_job("home")).params == {"token": "Bearer ${env:A_TOKEN}"}
+        assert (await app.operations.jobs.get_job("home")).params == {"token": "Bearer ${env:A_TOKEN}"}
         monkeypatch.delenv("A_TOKEN")
         dead = await ended(app, (await app.run_now("home")).id)
     assert dead.state == "dead"
@@ -497,14 +497,14 @@ async def test_data_hold_no_references_wherever_they_come_in():
             await app.enqueue_many("home", [{"token": "x"}, {"token": "${file:/etc/passwd}"}])
         with pytest.raises(InvalidInput, match="only a config file or code may hold"):
             await app.put_jobs([Job(id="b", handler="home", params={"token": "${env:HOME}"})])
-        assert not (await app.list_runs()).runs
+        assert not (await app.operations.runs.list_runs()).runs
 
 
 async def test_what_people_say_is_kept_without_secrets():
     HIDDEN.add("open-sesame-42")
     async with app_with({}) as app:
         await app.pause("home", reason="until open-sesame-42 is rotated")
-        [line] = [line for line in (await app.audit()).lines if line.action == "pause"]
+        [line] = [line for line in (await app.operations.audit.list_audit()).lines if line.action == "pause"]
         assert line.detail == "until *** is rotated"
-        [stop] = await app.stops()
+        [stop] = await app.operations.pauses.stops()
         assert stop.value["reason"] == "until *** is rotated"

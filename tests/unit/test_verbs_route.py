@@ -1,6 +1,5 @@
 """RPC route of the command line: every verb with its role, its types and its errors, over a real server."""
 
-import inspect
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -9,6 +8,7 @@ import pytest
 
 from pollux import Pollux, errors
 from pollux.app.health import HealthWatch
+from pollux.app.operations.contract import GROUPS
 from pollux.client import Remote, address_of
 from pollux.client.rpc_codec import LOOKS, PATH, VERSION_HEADER, raised, told, verb_of
 from pollux.errors import (
@@ -30,12 +30,10 @@ from pollux.version import __version__
 
 # Verbs that nobody asks from afar, and why.
 AT_HOME = {
-    **dict.fromkeys(("open", "close", "start", "serve", "drain", "diff"), "the node's own life"),
     **dict.fromkeys(("put_jobs", "put_each", "enqueue_each", "revive_where", "drop_where"), "routes have their rules"),
-    **dict.fromkeys(("job_row", "job_rows", "new_row", "reset_breaker", "health", "readings"), "routes of their own"),
+    **dict.fromkeys(("job_row", "job_rows", "new_row", "reset_breaker", "health"), "routes of their own"),
     **dict.fromkeys(("kept", "keep", "forget", "store_now"), "what the API remembers of its requests, and until when"),
     **dict.fromkeys(("token_records", "tokens_used", "first_token", "needs_first_token"), "the door's own"),
-    "sealed": "said with hello",
     "drain_here": "what this node has heard; from afar `drained_workers` is asked",
 }
 
@@ -69,7 +67,7 @@ async def asking(app):
     async with server_of(app) as server:
 
         async def ask_as(role: Role | None) -> Remote:
-            token = "" if role is None else (await app.create_token(role.word)).secret
+            token = "" if role is None else (await app.operations.tokens.create_token(role.word)).secret
             remotes.append(Remote(address_of(f"http://127.0.0.1:{server.port}"), token))
             return remotes[-1]
 
@@ -82,11 +80,16 @@ async def asking(app):
 
 
 def test_every_verb_can_be_asked_from_afar_or_has_a_reason_why_not():
-    public = {name: getattr(Pollux, name) for name in dir(Pollux) if not name.startswith("_")}
-    verbs = {name for name, it in public.items() if inspect.iscoroutinefunction(it) or inspect.isasyncgenfunction(it)}
+    named = [name for group in GROUPS.values() for name in vars(group) if not name.startswith("_")]
+    verbs = set(named)
+    assert len(named) == len(verbs), "a name belongs to one group: a request names the verb alone"
     assert verbs - AT_HOME.keys() == ROLES.keys(), "a new verb gets a role in server/routes/rpc.py, or a reason here"
     assert not ROLES.keys() & AT_HOME.keys()
     assert ROLES.keys() >= LOOKS
+
+
+def test_the_app_has_its_verbs_by_composition():
+    assert len([each for each in Pollux.__mro__ if each.__module__.startswith("pollux")]) <= 2
 
 
 @pytest.mark.parametrize("name", sorted(ROLES))
@@ -97,7 +100,7 @@ def test_the_arguments_and_the_answer_of_a_verb_can_travel(name):
     assert "connection" not in verb.names
 
 
-@pytest.mark.parametrize("name", ["_job", "acting_as", "store_url", "add", "nonsense", "__init__"])
+@pytest.mark.parametrize("name", ["known_job", "as_actor", "store_url", "add", "nonsense", "__init__"])
 def test_what_is_no_verb_cannot_be_asked(name):
     with pytest.raises(NotFound):
         verb_of(name)
@@ -117,7 +120,7 @@ async def test_each_verb_needs_its_role(asking, role):
             assert isinstance(refused.value, StoreRefused), name
             assert "pollux token create" in words
         elif role < needed:
-            assert f"is {role.word}, this needs {needed.word}" in words, name
+            assert f"has the role {role.word}, this needs {needed.word}" in words, name
         else:
             assert "no such argument" in words, name
 
@@ -142,7 +145,7 @@ async def test_a_command_line_of_another_version_is_told_so(app, asking):
             problem = await response.json(content_type="application/problem+json")
             assert response.status == 409
             assert __version__ in problem["detail"]
-            assert (headers.get(VERSION_HEADER) or "no command of Pollux") in problem["detail"]
+            assert (headers.get(VERSION_HEADER) or "not a pollux command") in problem["detail"]
             assert "install" in problem["cure"]
 
 
@@ -165,28 +168,32 @@ async def test_a_body_that_says_something_else_is_refused_in_words(asking, body)
 async def test_values_come_back_as_what_they_are(app, asking):
     await app.put_jobs([Job(id="home", handler="echo", params={"a": [1, 2.5, None, "ü"]}, tags=("x",))])
     remote = await asking(Role.ADMIN)
-    run = await remote.enqueue("home", {"b": 2}, id="first", delay="1h", priority="low")
+    run = await remote.operations.runs.enqueue("home", {"b": 2}, id="first", delay="1h", priority="low")
     assert run == await app.get_run("first")
-    assert await remote.get_job("home") == await app.get_job("home")
-    assert await remote.list_jobs(JobFilter(tag="x"), limit=5) == await app.list_jobs(JobFilter(tag="x"), limit=5)
+    assert await remote.operations.jobs.get_job("home") == await app.operations.jobs.get_job("home")
+    assert await remote.operations.jobs.list_jobs(JobFilter(tag="x"), limit=5) == await app.operations.jobs.list_jobs(
+        JobFilter(tag="x"), limit=5
+    )
     states = RunFilter(states=(RunState.READY,))
-    assert await remote.list_runs(states) == await app.list_runs(states)
-    assert await remote.jobs_by_id(["home", "gone"]) == await app.jobs_by_id(["home", "gone"])
-    assert await remote.counts() == await app.counts()
-    assert await remote.pause("home", duration="1h") == "stop:job:home"
-    assert await remote.stops() == await app.stops()
-    assert await remote.why("home") == await app.why("home")
-    assert await remote.resume(job=await app.get_job("home")) is True
-    assert await remote.cancel_runs(["first"], reason="enough")
-    assert await remote.audit(newest=True) == await app.audit(newest=True)
-    assert await remote.delete_jobs(["home"]) is None
-    assert (await app.list_jobs()).jobs == ()
+    assert await remote.operations.runs.list_runs(states) == await app.operations.runs.list_runs(states)
+    assert await remote.operations.jobs.jobs_by_id(["home", "gone"]) == await app.operations.jobs.jobs_by_id(
+        ["home", "gone"]
+    )
+    assert await remote.operations.status.counts() == await app.operations.status.counts()
+    assert await remote.operations.pauses.pause("home", duration="1h") == "stop:job:home"
+    assert await remote.operations.pauses.stops() == await app.operations.pauses.stops()
+    assert await remote.operations.status.why("home") == await app.why("home")
+    assert await remote.operations.pauses.resume(job=await app.operations.jobs.get_job("home")) is True
+    assert await remote.operations.runs.cancel_runs(["first"], reason="enough")
+    assert await remote.operations.audit.list_audit(newest=True) == await app.operations.audit.list_audit(newest=True)
+    assert await remote.operations.jobs.delete_jobs(["home"]) is None
+    assert (await app.operations.jobs.list_jobs()).jobs == ()
 
 
 async def test_what_is_changed_from_afar_stands_in_the_log_under_the_name_of_the_token(app, asking):
     remote = await asking(Role.OPERATOR)
-    await remote.pause(everything=True)
-    [line] = [line for line in (await app.audit()).lines if line.action == "pause"]
+    await remote.operations.pauses.pause(everything=True)
+    [line] = [line for line in (await app.operations.audit.list_audit()).lines if line.action == "pause"]
     assert line.actor.startswith("token:")
 
 
@@ -195,22 +202,22 @@ async def test_a_password_in_params_is_masked_for_those_who_look_and_whole_for_a
         [Job(id="home", handler="echo", params={"password": "hunter22", "deep": {"api_key": "k123456"}})]
     )
     viewer, admin = await asking(Role.VIEWER), await asking(Role.ADMIN)
-    assert (await viewer.get_job("home")).params == {"password": "***", "deep": {"api_key": "***"}}
-    [job] = (await viewer.list_jobs()).jobs
+    assert (await viewer.operations.jobs.get_job("home")).params == {"password": "***", "deep": {"api_key": "***"}}
+    [job] = (await viewer.operations.jobs.list_jobs()).jobs
     assert job.params["password"] == "***"
-    assert (await admin.get_job("home")).params["password"] == "hunter22"
+    assert (await admin.operations.jobs.get_job("home")).params["password"] == "hunter22"
 
 
 async def test_everything_can_be_taken_out_and_put_back_by_an_admin(app, asking):
     await app.put_jobs([Job(id=f"job-{n}", handler="echo", params={"text": "x" * 50_000}) for n in range(25)])
     remote = await asking(Role.ADMIN)
-    records = [record async for page in remote.dump() for record in page.records]
+    records = [record async for page in remote.operations.storage.dump() for record in page.records]
     assert len([kind for kind, _ in records if kind == "job"]) == 25
-    await app.delete_jobs([f"job-{n}" for n in range(25)])
+    await app.operations.jobs.delete_jobs([f"job-{n}" for n in range(25)])
     jobs = [record for record in records if record[0] == "job"]  # more than one request may hold
-    assert await remote.load(jobs) == 25
-    assert await remote.load(jobs) == 0
-    assert (await app.get_job("job-7")).params == {"text": "x" * 50_000}
+    assert await remote.operations.storage.load(jobs) == 25
+    assert await remote.operations.storage.load(jobs) == 0
+    assert (await app.operations.jobs.get_job("job-7")).params == {"text": "x" * 50_000}
 
 
 async def test_nobody_gets_a_trusted_job_by_saying_that_it_is_one_of_a_file(app, asking):
@@ -221,14 +228,14 @@ async def test_nobody_gets_a_trusted_job_by_saying_that_it_is_one_of_a_file(app,
         {"id": "evil", "handler": "http", "source": "file:pollux.yaml", "params": {"url": "http://10.0.0.1"}},
     )
     with pytest.raises(InvalidInput, match="would be trusted"):
-        await remote.load([forged])
-    assert (await app.list_jobs()).jobs == ()
+        await remote.operations.storage.load([forged])
+    assert (await app.operations.jobs.list_jobs()).jobs == ()
 
 
 async def test_params_that_cannot_be_stored_are_refused_in_the_words_of_here(asking):
     remote = await asking(Role.OPERATOR)
     with pytest.raises(InvalidInput) as refused:
-        await remote.enqueue("home", {"a": "${env:HOME}"})
+        await remote.operations.runs.enqueue("home", {"a": "${env:HOME}"})
     assert str(refused.value).startswith("params.a: references to secrets are not resolved")
 
 
@@ -277,22 +284,23 @@ async def test_errors_come_over_as_they_are_raised(app, asking):
         ("finish_version", (77,)),
     ):
         named = {"since_ms": 0} if verb == "compare" else {}
+        group = verb_of(verb).group
         with pytest.raises(PolluxError) as here:
-            await getattr(app, verb)(*arguments, **named)
+            await getattr(getattr(app.operations, group), verb)(*arguments, **named)
         with pytest.raises(PolluxError) as there:
-            await getattr(remote, verb)(*arguments, **named)
+            await getattr(getattr(remote.operations, group), verb)(*arguments, **named)
         assert type(there.value) is type(here.value), verb
         assert str(there.value) == str(here.value)
 
 
 async def test_a_full_line_is_told_at_once_and_not_waited_for(asking, app):
     """Its status is that of the limiter, who says wait; this one says no."""
-    app._ready_max = 1
+    app.operations.context.ready_max = 1
     await app.put_jobs([Job(id="home", handler="echo")])
     remote = await asking(Role.OPERATOR)
-    await remote.enqueue("home")
+    await remote.operations.runs.enqueue("home")
     with pytest.raises(StoreFull, match="1 runs wait"):
-        await remote.enqueue("home")
+        await remote.operations.runs.enqueue("home")
 
 
 async def test_health_is_told_while_the_store_is_down(asking, monkeypatch):
@@ -306,7 +314,7 @@ async def test_health_is_told_while_the_store_is_down(asking, monkeypatch):
     monkeypatch.setattr(Pollux, "sealed", down)
     monkeypatch.setattr(HealthWatch, "_read", down)
     await remote.open()
-    found = await remote.health_document()
+    found = await remote.operations.status.health_document()
     assert found["status"] == "unhealthy"
     [store] = [finding for finding in found["findings"] if finding["name"] == "store"]
     assert "the store is away" in store["seen"]

@@ -1,8 +1,17 @@
-"""Where do the rooms meet?  `Pollux`, and the verbs that everything outside asks with."""
+"""The app: `Pollux`, its operations, and the process that runs it."""
 
-from pollux.app.overview import JobRow, Overview
+from pollux.app.operations import Operations, OperationsContract
+from pollux.app.operations.status import JobRow, Overview
 from pollux.app.pollux import Pollux
 from pollux.app.process import listen_for_signals, run_to_end, threads_left
-from pollux.app.verbs import Verbs
 
-__all__ = ["JobRow", "Overview", "Pollux", "Verbs", "listen_for_signals", "run_to_end", "threads_left"]
+__all__ = [
+    "JobRow",
+    "Operations",
+    "OperationsContract",
+    "Overview",
+    "Pollux",
+    "listen_for_signals",
+    "run_to_end",
+    "threads_left",
+]

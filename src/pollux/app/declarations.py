@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pollux.app.audit_lines import OnceLine
+from pollux.app.operations.audit import OnceLine
 from pollux.app.process import program_words
 from pollux.app.source_history import NONE, SourceHistory, latest_sets, note_set, read_histories
 from pollux.app.start_notes import note_start

@@ -1,7 +1,7 @@
-"""What lies ahead: of a file that was never started, of a store, or of a file laid over its store?
+"""Forecast of firings: of a file that was never started, of a store, or of a file laid over its store.
 
-A file is asked as a start would: new jobs are placed as the leader places them (at once, spread in a crowd, hashed by
-their ids), known ones keep the due that is stored.
+A file is treated as a start would: new jobs are placed as the leader places them (at once, spread in a crowd, hashed by
+their ids), known ones keep the due time that is stored.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pollux.app.operations import OperationsContract
 from pollux.app.pollux import Pollux
 from pollux.config import Config
 from pollux.errors import Unreadable
@@ -44,25 +45,25 @@ def declared_by(config: Config) -> list[Job]:
     return Pollux.from_config(config).declared_jobs() if config.app else list(config.jobs)
 
 
-async def known_of(app: Pollux) -> ForecastInput:
+async def known_of(operations: OperationsContract) -> ForecastInput:
     """Read all that is needed, page by page."""
     jobs: list[Job] = []
     unreadable: list[Unreadable] = []
     after: str | None = None
     while True:
-        page = await app.list_jobs(JobFilter(), after=after, limit=PAGE_MAX)
+        page = await operations.jobs.list_jobs(JobFilter(), after=after, limit=PAGE_MAX)
         jobs += page.jobs
         unreadable += page.unreadable
         after = page.next
         if after is None:
             break
-    held = await app.list_runs(RunFilter(states=(RunState.HELD,)), limit=HELD_SHOWN)
-    nodes = await app.nodes()
+    held = await operations.runs.list_runs(RunFilter(states=(RunState.HELD,)), limit=HELD_SHOWN)
+    nodes = await operations.status.nodes()
     return ForecastInput(
         jobs=tuple(jobs),
-        stops=tuple(await app.stops()),
+        stops=tuple(await operations.pauses.stops()),
         held=held.runs,
-        held_count=(await app.counts()).held,
+        held_count=(await operations.status.counts()).held,
         seats=sum(node.seats for node in nodes if not node.draining),
         nodes=len(nodes),
         unreadable=tuple(unreadable),

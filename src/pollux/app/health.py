@@ -1,7 +1,7 @@
-"""How does this deployment do?  One look at the store and at this node, for metrics and health alike.
+"""Health snapshots: one read of the store and of this node, for metrics and health alike.
 
-A look costs the same number of store calls however many jobs there are, and serves everybody who asks within a second.
-One that the store does not answer in time is an answer, too: the store cannot be reached.
+A read costs the same number of store calls however many jobs there are, and serves all requests within a second.  A
+read that the store does not answer in time is a result, too: the store cannot be reached.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import platform
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
@@ -37,7 +37,6 @@ from pollux.model import (
 )
 from pollux.model.clock_note import ClockNote, clock_notes
 from pollux.observe.health import Health, HealthFinding, judge, of_nodes
-from pollux.observe.health_json import health_document
 from pollux.observe.metrics_table import Readings
 from pollux.observe.snapshot import (
     JOBS_MAX,
@@ -61,7 +60,7 @@ from pollux.runtime.loop import LoopStatus
 from pollux.runtime.stats import BOUNDS_MS, LatenessSnapshot, kind_of
 from pollux.schedule import late_after_of
 from pollux.schedule.misfire import LATE_AFTER_MAX_MS
-from pollux.secrets import HIDDEN, hide
+from pollux.secrets import hide
 from pollux.store.contract import FEED_MAX, Counts, RunFilter, Store
 from pollux.store.decoding import as_far, due_as_far, stops_as_far
 from pollux.store.guard import Guarded
@@ -260,25 +259,6 @@ class HealthWatch:
         """By the store's clock, as far as this process has heard of it."""
         crew = self.crew
         return self._app.clock.now_ms() if crew is None else crew.kit.time.now_ms()
-
-
-class WatchedVerbs:
-    """What can be asked of an app about how it does."""
-
-    watch: HealthWatch
-
-    async def health(self) -> Health:
-        """How the deployment and this node do, and what to do about it; it costs a few store calls a second at most."""
-        return await self.watch.health()
-
-    async def health_document(self) -> dict[str, Any]:
-        """The same as programs are told it: what GET /api/v2/scheduler/health answers."""
-        document: dict[str, Any] = HIDDEN.hide_in(health_document(await self.health()))
-        return document
-
-    async def readings(self) -> Readings:
-        """All that the metrics are made of: see `pollux.observe.metrics.exposition`."""
-        return await self.watch.readings()
 
 
 async def _versions_and_nodes(store: Store) -> tuple[list[Version], list[Node]]:

@@ -1,23 +1,26 @@
-"""Where do the rooms meet?  In `Pollux`: declare handlers and jobs, start, stop, and ask."""
+"""`Pollux`, the app: declare handlers and jobs, start and stop, and the verbs of programs."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import platform
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
-from pollux.app.batches import BatchVerbs
+from msgspec.structs import replace as replaced
+
 from pollux.app.blocking import Blocking
-from pollux.app.declarations import Declared, PendingDeclaration
-from pollux.app.health import HealthWatch, WatchedVerbs
+from pollux.app.declarations import Declared, NewestReleases, PendingDeclaration
+from pollux.app.health import HealthWatch
 from pollux.app.node_options import NodeOptions, options_of
-from pollux.app.overview import Overview, live_by_job, live_runs, rows_of, told_by
+from pollux.app.operations import OperationContext, Operations
+from pollux.app.operations.context import default_actor
 from pollux.app.process import is_looped, run_alone
 from pollux.app.reload import Reloader
 from pollux.app.running_config import ReloadableApp
@@ -32,21 +35,21 @@ from pollux.app.setup import (
     set_up,
 )
 from pollux.app.side_services import SideServices
-from pollux.app.verbs import Verbs, default_actor
 from pollux.clock import Clock, SystemClock
 from pollux.config import Config
 from pollux.errors import InvalidConfig, PolluxError
 from pollux.events import Events, NodeStarted, NodeStopped
 from pollux.handlers import register
 from pollux.ids import new_id
-from pollux.model import Job, Schedule, check_version, leader_of
+from pollux.model import Job, Run, Schedule, check_version
 from pollux.observe import attach_logs
-from pollux.plan import Diff
+from pollux.observe.metrics_table import Readings
+from pollux.plan import Diff, Why
 from pollux.registry import Registry
 from pollux.runtime import NodeRuntime, RuntimeOptions
 from pollux.runtime.isolation.parent import in_child
 from pollux.secrets import Secrets, hide
-from pollux.store.contract import DumpPage, RunAnswer, Store
+from pollux.store.contract import JobAnswer, RunAnswer, Store
 from pollux.store.guard import Guarded
 from pollux.store.move_marks import MoveGuard, marks_of, refuse_sealed, seal_words
 from pollux.store.urls import open_store
@@ -55,7 +58,7 @@ from pollux.version import __version__
 Call = Callable[..., Any]
 
 
-class Pollux(ReloadableApp, BatchVerbs, WatchedVerbs):
+class Pollux(ReloadableApp):
     """A polling and job scheduler on one store.
 
     `async with app:` starts and stops everything; `await app.open()` opens the store alone, to ask and to enqueue;
@@ -83,16 +86,8 @@ class Pollux(ReloadableApp, BatchVerbs, WatchedVerbs):
         backend, self.store_url = _backend(store, clock)
         if scheduler_version is not None:
             backend = backend.of_version(check_version(scheduler_version))
-        super().__init__(
-            backend,
-            Registry(),
-            clock=clock,
-            dice=dice,
-            actor=actor or default_actor("app"),
-            ready_max=self.options.ready_max,
-            is_named=actor is not None,
-        )
-        self.trace_namespace = self.options.traces_namespace
+        self._store, self._clock, self._dice = backend, clock, dice
+        self._registry = Registry()
         self._built_in = register(self._registry)
         if allow_exec:
             self._allow_exec()
@@ -101,10 +96,32 @@ class Pollux(ReloadableApp, BatchVerbs, WatchedVerbs):
         self.secrets = Secrets()
         self.crew: NodeRuntime | None = None
         self.node_id = self.program = ""  # the program: what starts this app; nothing: as the process was
-        self.blocking = Blocking(self._blocking_verbs)
+        self.blocking = Blocking(self._blocking_operations)
         self._stand_ready(http_per_target)
         self.watch = HealthWatch(self)
         self._is_open = False
+        self.operations = self._operations_of(actor)
+
+    def _operations_of(self, actor: str | None) -> Operations:
+        return Operations(
+            OperationContext(
+                self._store,
+                self._registry,
+                self._clock,
+                self._dice,
+                actor=actor or default_actor("app"),
+                releases=NewestReleases(self._clock),
+                ready_max=self.options.ready_max,
+                is_named=actor is not None,
+                trace_namespace=self.options.traces_namespace,
+                node=self,
+            )
+        )
+
+    def _recompose(self, **others: Any) -> None:
+        """New operations, after a field that they share was replaced."""
+        shared = {"store": self._store, "registry": self._registry, "clock": self._clock, "dice": self._dice}
+        self.operations = Operations(replaced(self.operations.context, **shared, **others))
 
     @classmethod
     def from_config(cls, config: Config, *, plans: bool = True, runs: bool = True) -> Pollux:
@@ -125,7 +142,7 @@ class Pollux(ReloadableApp, BatchVerbs, WatchedVerbs):
         if version != self._store.scheduler_version:
             self._store = self._store.of_version(version)
         self.options = options_over(self.options, config, plans=plans, runs=runs)
-        self.trace_namespace = self.options.traces_namespace
+        self._recompose(trace_namespace=self.options.traces_namespace)
         self.secrets.folder = beside
         missing = missing_secrets(config.jobs, self.secrets, config.places) if runs else []
         set_up(self._built_in, config)
@@ -336,7 +353,7 @@ class Pollux(ReloadableApp, BatchVerbs, WatchedVerbs):
             self._stop_logs()
 
     async def _is_well(self) -> bool:
-        return (await self.health()).is_well
+        return (await self.watch.health()).is_well
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -379,72 +396,121 @@ class Pollux(ReloadableApp, BatchVerbs, WatchedVerbs):
         self._store, self.store_url = _backend(store, clock)
         self._clock, self._dice, self._registry = clock, dice, registry
         self.options = self._usual = options
+        self._recompose()
         try:
             yield
         finally:
             self.blocking.close()
             self._store, self.store_url, self._clock, self._dice, self._registry, self.options, self._usual = before
+            self._recompose()
 
-    # asking
+    # asking: the verbs of programs; operators have `operations`
+
+    async def enqueue(
+        self,
+        job: object,
+        params: Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        at: str | datetime | None = None,
+        delay: str | float | None = None,
+        priority: int | str | None = None,
+        connection: Any = None,
+        **unknown: Any,
+    ) -> Run:
+        """Accept one run of a job, now, `at` a moment or after a `delay`; it survives a crash once this returns.
+
+        With a `connection` (PostgreSQL: one of asyncpg, inside a transaction) it is part of the caller's own
+        transaction: there if and when that commits.
+
+        The same `id` again is the same run, and the answer is that run as it is now.  A `key` allows one live run: a
+        second one raises `Conflict`.
+
+        One for later lets the job's schedule go on until its time has come.
+        """
+        return await self.operations.runs.enqueue(
+            job, params, id=id, key=key, at=at, delay=delay, priority=priority, connection=connection, **unknown
+        )
+
+    async def enqueue_many(
+        self,
+        job: object,
+        params: Iterable[Mapping[str, Any] | None],
+        *,
+        at: str | datetime | None = None,
+        delay: str | float | None = None,
+        priority: int | str | None = None,
+        connection: Any = None,
+    ) -> list[str]:
+        """Accept a run for each of the params, in batches; answers their ids in order.
+
+        None is accepted if one of the params cannot be.  A batch that the store refuses ends it: those before stay.
+        With a `connection` they are part of the caller's own transaction, as with `enqueue`.
+        """
+        return await self.operations.runs.enqueue_many(
+            job, params, at=at, delay=delay, priority=priority, connection=connection
+        )
+
+    async def run_now(
+        self, job: object, params: Mapping[str, Any] | None = None, *, anyway: bool = False, id: str | None = None
+    ) -> Run:
+        """Run a job now, whatever its schedule or pauses say; `Conflict` if one is live and they may not overlap.
+
+        However many ask at once, one of them gets its run.  The same `id` again is the same run.
+        """
+        return await self.operations.runs.run_now(job, params, anyway=anyway, id=id)
 
     async def cancel(self, ref: object, *, reason: str = "") -> list[RunAnswer]:
         """Cancel a run by its id, or all live runs of a job: queued ones at once, running ones by request.
 
-        A request reaches a handler of this process at once, one elsewhere when its lease is next renewed.
+        The request reaches a handler of this process at once, one elsewhere when its lease is next renewed.
         """
-        answers = await super().cancel(ref, reason=reason)
-        if self.crew is not None:
-            self.crew.look()
-        return answers
+        return await self.operations.runs.cancel(ref, reason=reason)
 
-    async def cancel_runs(self, run_ids: Sequence[str], *, reason: str = "") -> list[RunAnswer]:
-        """Cancel these runs, in batches; as with `cancel`, a handler of this process is asked at once."""
-        answers = await super().cancel_runs(run_ids, reason=reason)
-        if self.crew is not None:
-            self.crew.look()
-        return answers
+    async def get_run(self, run_id: str) -> Run:
+        """The run as it is now; `NotFound` if there is none."""
+        return await self.operations.runs.get_run(run_id)
 
-    async def overview(self, *, limit: int = 50) -> Overview:
-        """All that the live table shows, of the first `limit` jobs."""
-        now_ms = self._clock.now_ms()
-        page = await self.list_jobs(limit=limit)
-        live = await live_runs(self)
-        nodes = await self.nodes()
-        leader = leader_of(nodes)
-        rows = rows_of(
-            page.jobs,
-            live=live_by_job(live.runs, now_ms),
-            stops=await self.stops(),
-            nodes=nodes,
-            progress=told_by(live.runs) | ({} if self.crew is None else self.crew.progress()),
-            now_ms=now_ms,
-        )
-        return Overview(
-            rows=rows,
-            counts=await self.counts(),
-            leader=leader.id if leader else "",
-            term=leader.leads if leader else 0,
-            nodes=len(nodes),
-            now_ms=now_ms,
+    async def put_jobs(self, jobs: Sequence[Job]) -> list[JobAnswer]:
+        """Add or change jobs; raises `Conflict` with everything that stands against it, the others are written."""
+        return await self.operations.jobs.put_jobs(jobs)
+
+    async def pause(
+        self,
+        job: object = None,
+        *,
+        group: str | None = None,
+        target: str | None = None,
+        everything: bool = False,
+        reason: str = "",
+        duration: str | float | None = None,
+    ) -> str:
+        """Stop a job, a group, a target or everything, for a `duration` or until resumed; answers the stop's name."""
+        return await self.operations.pauses.pause(
+            job, group=group, target=target, everything=everything, reason=reason, duration=duration
         )
 
-    async def dump(self) -> AsyncIterator[DumpPage]:
-        """Everything in the store, page by page."""
-        after: str | None = None
-        while True:
-            page = await self._store.dump(after=after)
-            yield page
-            after = page.next
-            if after is None:
-                return
+    async def resume(
+        self,
+        job: object = None,
+        *,
+        group: str | None = None,
+        target: str | None = None,
+        everything: bool = False,
+    ) -> bool:
+        """Take the same pause away; false if there was none."""
+        return await self.operations.pauses.resume(job, group=group, target=target, everything=everything)
 
-    async def load(self, records: Sequence[tuple[str, Any]]) -> int:
-        """Write dumped records where there are none of the same id; answers how many were new."""
-        new = await self._store.load(records)
-        await self._record_loaded(records, new)
-        return new
+    async def why(self, ref: object) -> Why:
+        """Why does it run, or not?  For a run or a job, in words, with the expected start and the cure."""
+        return await self.operations.status.why(ref)
 
-    async def _blocking_verbs(self) -> tuple[Verbs, Callable[[], Coroutine[Any, Any, None]]]:
+    async def readings(self) -> Readings:
+        """All that the metrics are made of: see `pollux.observe.metrics.exposition`."""
+        return await self.watch.readings()
+
+    async def _blocking_operations(self) -> tuple[Operations, Callable[[], Coroutine[Any, Any, None]]]:
         store = self._store.twin()
         await store.open()
         try:
@@ -453,17 +519,8 @@ class Pollux(ReloadableApp, BatchVerbs, WatchedVerbs):
             await store.close()
             raise
         dice = Random()  # noqa: S311  ids, not secrets
-        verbs = Verbs(
-            store,
-            self._registry,
-            clock=self._clock,
-            dice=dice,
-            actor=self._actor,
-            ready_max=self._ready_max,
-            is_named=self._is_named,
-        )
-        verbs.trace_namespace = self.trace_namespace
-        return verbs, store.close
+        context = replaced(self.operations.context, store=store, dice=dice, node=None)
+        return Operations(context), store.close
 
 
 def _backend(store: str | Store, clock: Clock) -> tuple[Store, str]:

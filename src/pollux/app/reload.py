@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from pollux.app.audit_lines import OnceLine
 from pollux.app.declarations import PendingDeclaration, refuse
 from pollux.app.file_watch import steady_bytes
+from pollux.app.operations.audit import OnceLine
 from pollux.app.setup import missing_secrets, register_python
 from pollux.config.effective import EffectiveOption, shown, told
-from pollux.config.file_history import FileHistory, KeptText
+from pollux.config.file_history import FileHistory
 from pollux.config.live_settings import is_overruled, read_live, with_live
-from pollux.config.load import digest_of, file_source, load_config
+from pollux.config.load import digest_of, load_config
 from pollux.config.settings import DEFAULT, OPTIONS, Config
 from pollux.config.yaml_reader import FILE_BYTES_MAX
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
@@ -406,60 +406,6 @@ class Reloader:
         self.app.events.emit(ConfigReloaded(reloaded.path, by, reloaded.words()))
         if reloaded.lines and not audit.is_written:
             await self.app.backend.log([audit.line])
-
-
-class ReloadVerbs:
-    """What can be asked of the file that an app was started with."""
-
-    _actor: str
-    reloader: Reloader | None
-
-    async def reload(
-        self,
-        *,
-        dry_run: bool = False,
-        text: str | None = None,
-        called: str = "",
-        source: str = "",
-        only: str = "",
-        replace: bool = False,
-    ) -> ReloadResult:
-        """Read the file again and make it hold; `dry_run`: only say what would change.
-
-        Raises what stands against it (`InvalidConfig` with every problem and its place, `Conflict`), and then nothing
-        has changed.  With `text` (and `dry_run`): what would change if the file held that; `called` is its name for
-        messages, `source` whose next text it is if not this file's.  `only`: the digest of the text that is meant.
-        `replace`: also where it takes away jobs that another text of that name declares, or most of them.
-        """
-        reloader = self._reloader()
-        if text is None:
-            return await reloader.reload(by=self._actor, dry_run=dry_run, only=only, replace=replace)
-        if not dry_run:
-            cure = f"say dry_run, or write it to {reloader.place}: it is read again by itself"
-            raise InvalidInput("a text that is sent is looked at, and never applied", where="text", cure=cure)
-        return await reloader.preview(ConfigDraft(text, called, file_source(source) if source else ""))
-
-    async def file_in_force(self) -> RunningConfig:
-        """By which options this node runs, and whether its file says the same."""
-        reloader = self._reloader()
-        return await asyncio.to_thread(reloader.in_force)
-
-    async def rollback(self, to: str | None = None, *, replace: bool = False) -> ReloadResult:
-        """Put the text before back into the file (or that of the digest `to`) and make it hold; `replace` as above."""
-        return await self._reloader().rollback(by=self._actor, to=to, replace=replace)
-
-    async def file_versions(self) -> list[KeptText]:
-        """The texts of the file that were applied, oldest first, the last ten."""
-        return self._reloader().versions.all()
-
-    def _reloader(self) -> Reloader:
-        if self.reloader is None or not self.reloader.config.path:
-            raise InvalidInput(
-                "there is no file to read again",
-                where="config",
-                cure="start it with one: pollux serve -c FILE; `pollux check --diff -c FILE` compares with the store",
-            )
-        return self.reloader
 
 
 def digest_in(value: object) -> str:

@@ -1,16 +1,13 @@
-"""What of an app may change while it runs?  The part of `Pollux` that reload and live settings work on."""
+"""The part of an app that changes while it runs, for reload, live settings and the registrar."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pollux.app.declarations import Registrar
-from pollux.app.drain import DrainVerbs, TriggerResult
-from pollux.app.reload import Reloader, ReloadVerbs
-from pollux.app.settings import Setting
 from pollux.app.setup import options_over, with_code
 from pollux.config import Config
 from pollux.config.effective import EffectiveOption, told
@@ -23,20 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pollux.app.declarations import Declared
+    from pollux.app.reload import Reloader
     from pollux.app.settings_watcher import SettingsWatcher
     from pollux.clock import Clock
     from pollux.events import Events
     from pollux.handlers import BuiltIn
-    from pollux.model import Drained, Node
+    from pollux.model import Node
     from pollux.registry import Registry
     from pollux.runtime import RuntimeOptions
     from pollux.store.contract import Store
 
-TURN_MS = 5_000
 
-
-class ReloadableApp(ReloadVerbs, DrainVerbs):
-    """An app that can be steered: what is set for all nodes is heard here at once."""
+class ReloadableApp:
+    """Base of `Pollux`: its declared jobs, options and handlers, as reload and live settings replace them."""
 
     options: RuntimeOptions
     events: Events
@@ -45,6 +41,8 @@ class ReloadableApp(ReloadVerbs, DrainVerbs):
     node_id: str
     store_url: str
     program: str
+    _store: Store
+    _clock: Clock
     _registry: Registry
     _built_in: BuiltIn
     _stop_logs: Callable[[], None]
@@ -85,58 +83,12 @@ class ReloadableApp(ReloadVerbs, DrainVerbs):
         """The configuration with what this app says in its code, where nothing else says it."""
         return with_code(config, self._usual, self.store_url, self._store.scheduler_version)
 
-    async def options_in_force(self) -> list[EffectiveOption]:
+    def options_in_force(self) -> list[EffectiveOption]:
         """Every option by which this node runs, and who said so."""
         config = self.as_config(Config() if self.reloader is None else self.reloader.config)
         live = {} if self.steward is None else self.steward.live
         overruled = {path: f"{said.value}, {said.origin}" for path, said in live.items() if is_overruled(config, path)}
         return told(with_live(config, live), overruled)
-
-    # verbs that concern this process, too
-
-    async def set_setting(self, path: str, value: Any) -> Setting:
-        setting = await super().set_setting(path, value)
-        await self._look()
-        return setting
-
-    async def unset_setting(self, path: str) -> bool:
-        was_set = await super().unset_setting(path)
-        await self._look()
-        return was_set
-
-    async def drain_workers(self, node: str | None = None, *, reason: str = "") -> None:
-        await super().drain_workers(node, reason=reason)
-        self._heed()
-
-    async def resume_workers(self, node: str | None = None) -> bool:
-        was_drained = await super().resume_workers(node)
-        self._heed()
-        return was_drained
-
-    async def drain_here(self) -> Drained | None:
-        """The drain of all workers, if this node has heard of one; it costs nothing while there is none."""
-        if self.crew is None or not self.crew.dispatcher.is_drained:
-            return None
-        return next((each for each in await self.drained_workers() if each.node is None), None)
-
-    async def trigger(self) -> TriggerResult:
-        """Plan now and say what that fired and released: here if this node alone leads, else wherever a leader is."""
-        crew = self.crew
-        is_alone = crew is not None and len(await self._leaders()) <= 1
-        turned = await crew.turn_now(TURN_MS) if crew is not None and is_alone else None
-        if turned is None:
-            return await super().trigger()
-        await self._record("trigger", "the leader", self.node_id)
-        us = (self.node_id,)
-        return TriggerResult(us, us, turned.fired, turned.released, turned.skipped)
-
-    async def _look(self) -> None:
-        if self.steward is not None and self.crew is not None:
-            await self.steward.look()
-
-    def _heed(self) -> None:
-        if self.crew is not None:
-            self.crew.heed()
 
     # for the steward and the reloader
 

@@ -45,7 +45,7 @@ def ls(
     newest = after is None
     place = (before or 0) if after is None else after
     url = existing_store(StoreChoice(config, store))
-    page = ask(url, lambda app: app.audit(after=place, limit=limit, newest=newest))
+    page = ask(url, lambda operations: operations.audit.list_audit(after=place, limit=limit, newest=newest))
     if as_json:
         print_json({"lines": page.lines, "next": page.next})
         return
@@ -71,7 +71,7 @@ def verify(mark: str, config: str | None, store: str | None, *, as_json: bool) -
       pollux audit verify
       pollux audit verify --mark 120:8c1f...
     """
-    found = ask(existing_store(StoreChoice(config, store)), lambda app: app.verify_audit(mark=mark))
+    found = ask(existing_store(StoreChoice(config, store)), lambda operations: operations.audit.verify_audit(mark=mark))
     if as_json:
         print_json(found)
     elif found.is_whole:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -19,6 +19,9 @@ from pollux.config.lint import doubts, with_jobs_of_code
 from pollux.config.load import file_source
 from pollux.errors import InvalidConfig, InvalidInput, problems_of
 from pollux.units import counted
+
+if TYPE_CHECKING:
+    from pollux.app import Pollux
 
 
 @click.command(cls=TeachingCommand)
@@ -148,7 +151,7 @@ def _with_those_of_code(found: Sequence[InvalidInput], path: str | None, said: d
     return list(told.values())
 
 
-def _changes(app: Any) -> list[dict[str, Any]]:
+def _changes(app: Pollux) -> list[dict[str, Any]]:
     import asyncio
 
     async def compare() -> list[dict[str, Any]]:

@@ -105,7 +105,7 @@ def job_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     """Ids of jobs that begin so."""
     # Pages come in order of ids, so the wanted ones stand right after the last that sorts before them.
     after = f"{incomplete[:-1]}{chr(ord(incomplete[-1]) - 1)}{AFTER_ALL}" if incomplete else None
-    page = _asked(ctx, lambda app: app.list_jobs(after=after, limit=IDS_MAX))
+    page = _asked(ctx, lambda operations: operations.jobs.list_jobs(after=after, limit=IDS_MAX))
     return [CompletionItem(job.id, help=job.name) for job in page.jobs if job.id.startswith(incomplete)]
 
 
@@ -113,11 +113,14 @@ def run_ids_of(*states: str) -> Callable[[click.Context, click.Parameter, str], 
     """Ids of runs in these states that begin so, of the first page."""
 
     def run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-        from pollux.app.overview import runs_in_state
+        from pollux.app.operations.status import runs_in_state
         from pollux.store.contract import RunFilter
 
         now = now_ms()
-        page = _asked(ctx, lambda app: runs_in_state(app, states, RunFilter(), now_ms=now, after=None, limit=1_000))
+        page = _asked(
+            ctx,
+            lambda operations: runs_in_state(operations.runs, states, RunFilter(), now_ms=now, after=None, limit=1_000),
+        )
         fitting = [run for run in page.runs if run.id.startswith(incomplete)][:IDS_MAX]
         return [CompletionItem(run.id, help=run.shown_state(now)) for run in fitting]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,9 @@ from pollux.cli.runs import SAYS_MAX, print_run
 from pollux.cli.selection import choice_of, chosen_runs, dead_filter_options, in_batches, print_answers, since_ms
 from pollux.errors import Conflict
 from pollux.units import counted
+
+if TYPE_CHECKING:
+    from pollux.app import OperationsContract
 
 DEAD = ("dead",)
 WHAT = "dead letter"
@@ -77,7 +80,10 @@ def ls(
 
     begin_ms = None if since is None else since_ms(since)
     where = RunFilter(states=(RunState.DEAD,), finished_after_ms=begin_ms, **parts)
-    page = ask(existing_store(StoreChoice(config, store)), lambda app: app.list_runs(where, after=after, limit=limit))
+    page = ask(
+        existing_store(StoreChoice(config, store)),
+        lambda operations: operations.runs.list_runs(where, after=after, limit=limit),
+    )
     if as_json:
         print_json({"dead": page.runs, "next": page.next, "unreadable": unreadable_json(page.unreadable)})
         return
@@ -112,7 +118,7 @@ def show(run_id: str, config: str | None, store: str | None, *, as_json: bool) -
     For example:
       pollux dead show home@1790000000000
     """
-    run = ask(existing_store(StoreChoice(config, store)), lambda app: _dead_run(app, run_id))
+    run = ask(existing_store(StoreChoice(config, store)), lambda operations: _dead_run(operations, run_id))
     if as_json:
         print_json({"run": run})
     else:
@@ -135,7 +141,7 @@ def revive(run_ids: tuple[str, ...], config: str | None, store: str | None, *, a
     choice = choice_of(WHAT, run_ids, given)
     url = existing_store(StoreChoice(config, store))
     ids = chosen_runs(url, choice, DEAD, verb="revive")
-    answers = in_batches(url, ids, lambda app, batch: app.revive(batch), doing="reviving")
+    answers = in_batches(url, ids, lambda operations, batch: operations.dead_letters.revive(batch), doing="reviving")
     if as_json:
         print_json({"runs": answers})
         return int(any(answer.answer.value != "ok" for answer in answers))
@@ -160,11 +166,11 @@ def drop(run_ids: tuple[str, ...], config: str | None, store: str | None, *, as_
     url = existing_store(StoreChoice(config, store))
     ids = chosen_runs(url, choice, DEAD, verb="drop")
 
-    async def act(app: Any, batch: list[str]) -> list[int]:
+    async def act(operations: OperationsContract, batch: list[str]) -> list[int]:
         if choice.is_named:
             for run_id in batch:  # only dead letters: the history of finished runs is not ours to thin out
-                await _dead_run(app, run_id)
-        return [await app.drop(batch)]
+                await _dead_run(operations, run_id)
+        return [await operations.dead_letters.drop(batch)]
 
     count = sum(in_batches(url, ids, act, doing="dropping"))
     if as_json:
@@ -173,8 +179,8 @@ def drop(run_ids: tuple[str, ...], config: str | None, store: str | None, *, as_
         click.echo(f"dropped {counted(count, WHAT)}")
 
 
-async def _dead_run(app: Any, run_id: str) -> Any:
-    run = await app.get_run(run_id)
+async def _dead_run(operations: OperationsContract, run_id: str) -> Any:
+    run = await operations.runs.get_run(run_id)
     if run.state.value != "dead":
         raise Conflict(f"run {run_id} is {run.state.value}, no dead letter; see it with `pollux runs show {run_id}`")
     return run

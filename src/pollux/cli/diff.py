@@ -7,7 +7,7 @@ A file that is being prepared mostly lies beside the one that is used, under ano
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,7 @@ from pollux.errors import InvalidInput
 from pollux.units import format_size
 
 if TYPE_CHECKING:
+    from pollux.app import OperationsContract
     from pollux.config import Config
 
 TEXT_BYTES_MAX = 490_000  # of a text that a node is asked about: as JSON at most twice as long
@@ -33,8 +34,8 @@ def place_for(config: Config, url: str) -> str:
         return ""
     ids = [job.id for job in config.jobs]
 
-    async def question(app: Any) -> set[str]:
-        pages = [await app.jobs_by_id(ids[start : start + PAGE]) for start in range(0, len(ids), PAGE)]
+    async def question(operations: OperationsContract) -> set[str]:
+        pages = [await operations.jobs.jobs_by_id(ids[start : start + PAGE]) for start in range(0, len(ids), PAGE)]
         return {job.source for page in pages for job in page if job is not None}
 
     owners = ask(url, question) if ids else set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from pollux.cli.output import print_json, progress
 from pollux.cli.runner import TeachingCommand
 from pollux.model import Node
 from pollux.units import counted
+
+if TYPE_CHECKING:
+    from pollux.app import OperationsContract
 
 LOOK_S = 0.5
 PAGE = 1_000
@@ -37,9 +40,9 @@ def drain(node: str | None, reason: str, config: str | None, store: str | None, 
       pollux resume --workers
     """
 
-    async def question(app: Any) -> int:
-        await app.drain_workers(node, reason=reason)
-        return await _wait(app, node) if wait else await _running(app, node)
+    async def question(operations: OperationsContract) -> int:
+        await operations.workers.drain_workers(node, reason=reason)
+        return await _wait(operations, node) if wait else await _running(operations, node)
 
     left = ask(existing_store(StoreChoice(config, store)), question)
     who, again = (f"node {node}", f"--workers --node {node}") if node else ("all workers", "--workers")
@@ -50,25 +53,25 @@ def drain(node: str | None, reason: str, config: str | None, store: str | None, 
     click.echo(f"{who}: nothing is claimed{runs}; `pollux resume {again}` ends it")
 
 
-async def _running(app: Any, node: str | None) -> int:
+async def _running(operations: OperationsContract, node: str | None) -> int:
     if node is None:
-        return int((await app.counts()).leased)
+        return int((await operations.status.counts()).leased)
     from pollux.model import RunState
     from pollux.store.contract import RunFilter
 
     where, after = RunFilter(states=(RunState.LEASED,)), None
     count = 0
     while True:
-        page = await app.list_runs(where, after=after, limit=PAGE)
+        page = await operations.runs.list_runs(where, after=after, limit=PAGE)
         count += sum(run.owner == node for run in page.runs)
         after = page.next
         if after is None:
             return int(count)
 
 
-async def _wait(app: Any, node: str | None) -> int:
+async def _wait(operations: OperationsContract, node: str | None) -> int:
     """Until nothing runs; the count is there to see."""
-    first = left = await _running(app, node)
+    first = left = await _running(operations, node)
     said = None
     with progress() as show:
         while left:
@@ -77,7 +80,7 @@ async def _wait(app: Any, node: str | None) -> int:
                 click.echo(f"{counted(left, 'run')} still going on", err=True)
                 said = left
             await asyncio.sleep(LOOK_S)
-            left = await _running(app, node)
+            left = await _running(operations, node)
             first = max(first, left)
     return 0
 
@@ -110,8 +113,8 @@ def trigger(config: str | None, store: str | None, *, as_json: bool) -> int:
     return FAILED if silent else 0
 
 
-async def _triggered(app: Any) -> tuple[Any, list[Node]]:
-    return await app.trigger(), await app.nodes()
+async def _triggered(operations: OperationsContract) -> tuple[Any, list[Node]]:
+    return await operations.workers.trigger(), await operations.status.nodes()
 
 
 def _with_version(leader: str, nodes: list[Node]) -> str:

@@ -31,7 +31,8 @@ from pollux.model import RunState, unserved
 from pollux.units import duration_ms
 
 if TYPE_CHECKING:
-    from pollux.app.answers import RunAccepted
+    from pollux.app import OperationsContract
+    from pollux.app.operations.run_answers import RunAccepted
     from pollux.client.rpc_codec import Hello
 
 
@@ -47,7 +48,7 @@ class NodeUnanswered(Exception):
 
 
 async def accepted_by(
-    app: Any,
+    operations: OperationsContract,
     job_id: str,
     params: Mapping[str, Any] | None,
     run: NodeUnanswered | str | None,
@@ -58,11 +59,11 @@ async def accepted_by(
     The `run` is the id that was given, if any; or what a node has not answered, of which `app` is the store.
     """
     if isinstance(run, NodeUnanswered):
-        return await _accepted_in_store(app, job_id, params, run, options)
-    asked = run or new_id(await _store_now(app), SystemRandom())
-    call = asyncio.ensure_future(app.accept(job_id, params, id=asked, **options))
+        return await _accepted_in_store(operations, job_id, params, run, options)
+    asked = run or new_id(await _store_now(operations), SystemRandom())
+    call = asyncio.ensure_future(operations.runs.accept(job_id, params, id=asked, **options))
     try:
-        if store := _store_of(getattr(app, "hello", None)):
+        if store := _store_of(getattr(operations, "hello", None)):
             await asyncio.wait({call}, timeout=LATE_S)
             if not call.done():
                 raise NodeUnanswered(store, asked, is_made=run is None)
@@ -74,24 +75,28 @@ async def accepted_by(
     return accepted
 
 
-async def _store_now(app: Any) -> int:
+async def _store_now(operations: OperationsContract) -> int:
     """The store's time, with which the ids of runs begin; our own where a node could not tell it."""
-    hello: Hello | None = getattr(app, "hello", None)
+    hello: Hello | None = getattr(operations, "hello", None)
     if hello is None:
-        now: int = await app.store_now()
+        now: int = await operations.storage.store_now()
         return now
     return hello.now_ms or now_ms()
 
 
 async def _accepted_in_store(
-    app: Any, job_id: str, params: Mapping[str, Any] | None, late: NodeUnanswered, options: Mapping[str, Any]
+    operations: OperationsContract,
+    job_id: str,
+    params: Mapping[str, Any] | None,
+    late: NodeUnanswered,
+    options: Mapping[str, Any],
 ) -> RunAccepted:
     """What the store itself answers to whoever asks for that same run."""
-    why = await _held_words(app)
+    why = await _held_words(operations)
     words = f"the node that was asked did not answer within {LATE_S:.0f} s{why}; its store is asked for the same run"
     click.echo(f"pollux: {clean(words)}", err=True)
     try:
-        accepted: RunAccepted = await app.accept(job_id, params, id=late.run_id, **options)
+        accepted: RunAccepted = await operations.runs.accept(job_id, params, id=late.run_id, **options)
     except PolluxError as error:
         raise _unknown(late.run_id, job_id, f"the node did not answer{why}, and its store said: {error}") from error
     return replace(accepted, is_new=True) if late.is_made else accepted
@@ -114,10 +119,10 @@ def _store_of(hello: Hello | None) -> str:
     return hello.store if file_mark(hello.store) == hello.file else ""
 
 
-async def _held_words(app: Any) -> str:
+async def _held_words(operations: OperationsContract) -> str:
     """What holds the event loops of its nodes, as far as they told the store."""
     try:
-        held = [each for each in await app.nodes() if each.load.held_by]
+        held = [each for each in await operations.status.nodes() if each.load.held_by]
     except PolluxError:
         return ""
     return "".join(f", and the event loop of node {each.id} is held by {each.load.held_by}" for each in held[:1])
@@ -168,19 +173,19 @@ def enqueue(
         raise InvalidInput("--timeout is about waiting", cure="add --wait, or leave it out")
     given, wait_ms = params_of(params, pairs), None if timeout is None else duration_ms(timeout)
 
-    async def question(app: Any, late: NodeUnanswered | None = None) -> tuple[Any, Any]:
-        accepted = await accepted_by(app, job_id, given, late or run_id, options)
+    async def question(operations: OperationsContract, late: NodeUnanswered | None = None) -> tuple[Any, Any]:
+        accepted = await accepted_by(operations, job_id, given, late or run_id, options)
         run = accepted.run
         if not as_json:
             click.echo(f"{_told(accepted)}{'' if wait else _look(run)}")
-        await _say_hints(app, run)
-        return (await follow(app, run.id, quiet=as_json, wait_ms=wait_ms) if wait else run), accepted
+        await _say_hints(operations, run)
+        return (await follow(operations, run.id, quiet=as_json, wait_ms=wait_ms) if wait else run), accepted
 
     try:
         run, accepted = ask(existing_store(StoreChoice(config, store)), question)
     except NodeUnanswered as error:
         late = error
-        run, accepted = ask(late.store, lambda app: question(app, late))
+        run, accepted = ask(late.store, lambda operations: question(operations, late))
     if as_json:
         print_json({"run": run, "is_new": accepted.is_new, "message": _words(accepted)})
     elif wait:
@@ -188,23 +193,23 @@ def enqueue(
     return exit_code(run) if wait else 0
 
 
-async def _say_hints(app: Any, run: Any) -> None:
+async def _say_hints(operations: OperationsContract, run: Any) -> None:
     with suppress(StoreError, TimeoutError):  # it is accepted, whatever can be found out besides
         async with asyncio.timeout(LATE_S):
-            await say_drained(app)
-            for hint in await _hints(app, run):
+            await say_drained(operations)
+            for hint in await _hints(operations, run):
                 click.echo(clean(hint), err=True)
 
 
-async def _hints(app: Any, run: Any) -> list[str]:
+async def _hints(operations: OperationsContract, run: Any) -> list[str]:
     """What whoever hears "is ready" would not expect.  The run is accepted, whatever can be found out of its job."""
     if run.state not in (RunState.HELD, RunState.READY):
         return []
-    [job], found = await app.jobs_by_id([run.job_id]), []
+    [job], found = await operations.jobs.jobs_by_id([run.job_id]), []
     if job is not None and not job.declared:
         words = f"nobody declares job {job.id} any more: the run waits until somebody does"
         found.append(f"{words}; `pollux jobs delete {job.id}` takes both away")
-    if lack := unserved(run.scheduler_version, await app.nodes()):
+    if lack := unserved(run.scheduler_version, await operations.status.nodes()):
         found.append(f"{lack[0]}: the run waits; {lack[1]}")
     return found
 

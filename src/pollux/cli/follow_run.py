@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,16 +13,21 @@ from pollux.cli.output import clean, moment, now_ms, shortened
 from pollux.errors import PolluxError
 from pollux.units import format_ms
 
+if TYPE_CHECKING:
+    from pollux.app import OperationsContract
+
 LOOK_SECONDS = 0.5
 SAYS_MAX = 200
 
 
-async def follow(app: Any, run_id: str, *, quiet: bool = False, wait_ms: int | None = None) -> Any:
+async def follow(
+    operations: OperationsContract, run_id: str, *, quiet: bool = False, wait_ms: int | None = None
+) -> Any:
     """Tell every change on stderr until the run is over; answers the run."""
     told = ""
     began = time.monotonic()
     while True:
-        run = await app.get_run(run_id)
+        run = await operations.runs.get_run(run_id)
         if not quiet and (news := state_words(run)) != told:
             told = news
             click.echo(f"{moment(now_ms())}  {told}", err=True)

@@ -33,7 +33,7 @@ def health(config: str | None, store: str | None, *, as_json: bool) -> int:
     """
     where = StoreChoice(config, store)
     url = existing_store(where)
-    found = ask(url, lambda app: app.health_document(), version=version_meant(where, url))
+    found = ask(url, lambda operations: operations.status.health_document(), version=version_meant(where, url))
     if as_json:
         print_json(found)
     else:

@@ -18,7 +18,7 @@ class JobPage(NamedTuple):
 
 
 def print_job(shown: JobPage, *, as_json: bool) -> None:
-    from pollux.app.job_history import history_of
+    from pollux.app.operations.status import history_of
 
     history = history_of(shown.row.job)
     if as_json:

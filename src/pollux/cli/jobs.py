@@ -22,7 +22,7 @@ from pollux.model import API_SOURCE
 from pollux.units import counted
 
 if TYPE_CHECKING:
-    from pollux.app import JobRow
+    from pollux.app import JobRow, OperationsContract
 
 
 @click.group(cls=ListingGroup)
@@ -69,9 +69,9 @@ def ls(
 
     where = JobFilter(group=group, target=target, tag=tag, source=source, text=text)
 
-    async def question(app: Any) -> tuple[Any, Any, Any, bool]:
-        page = await app.list_jobs(where, after=after, limit=limit)
-        return page, *await _rows(app, page.jobs), len(await app.versions()) > 1
+    async def question(operations: OperationsContract) -> tuple[Any, Any, Any, bool]:
+        page = await operations.jobs.list_jobs(where, after=after, limit=limit)
+        return page, *await _rows(operations, page.jobs), len(await operations.versions.list_versions()) > 1
 
     page, rows, spoilt, has_versions = ask(existing_store(StoreChoice(config, store)), question)
     if as_json:
@@ -127,12 +127,12 @@ def show(job_id: str, config: str | None, store: str | None, *, as_json: bool) -
       pollux jobs show home
     """
 
-    async def question(app: Any) -> JobPage:
-        [row], spoilt = await _rows(app, (await app.get_job(job_id),))
+    async def question(operations: OperationsContract) -> JobPage:
+        [row], spoilt = await _rows(operations, (await operations.jobs.get_job(job_id),))
         say_unreadable(spoilt, "run")
-        live = await _live_of(app, job_id)
-        has_versions = len(await app.versions()) > 1
-        return JobPage(row, tuple(live), await app.why(job_id), has_versions)
+        live = await _live_of(operations, job_id)
+        has_versions = len(await operations.versions.list_versions()) > 1
+        return JobPage(row, tuple(live), await operations.status.why(job_id), has_versions)
 
     print_job(ask(existing_store(StoreChoice(config, store)), question), as_json=as_json)
 
@@ -165,10 +165,10 @@ def run(
     url = existing_store(StoreChoice(config, store))
     chosen = chosen_jobs(url, choice, verb="run")
     if len(choice.ids) == 1:  # what stands against it is the answer
-        made = [ask(url, lambda app: run_one(app, chosen[0], payload, anyway=anyway))]
+        made = [ask(url, lambda operations: run_one(operations, chosen[0], payload, anyway=anyway))]
     else:
         made = in_batches(
-            url, chosen, lambda app, batch: _run_each(app, batch, payload, anyway=anyway), doing="running"
+            url, chosen, lambda operations, batch: _run_each(operations, batch, payload, anyway=anyway), doing="running"
         )
     refused = [each._asdict() for each in made if isinstance(each, JobRefusal)]
     if as_json:
@@ -205,12 +205,12 @@ def cancel(
     url = existing_store(StoreChoice(config, store))
     chosen = chosen_jobs(url, choice, verb="cancel all runs of")
 
-    async def act(app: Any, batch: list[str]) -> list[Any]:
+    async def act(operations: OperationsContract, batch: list[str]) -> list[Any]:
         answers = []
         for job_id in batch:
-            await app.find_job(job_id)
-            answers += await app.cancel(job_id, reason=reason)
-        await say_unreadable_jobs(app, batch)
+            await operations.jobs.find_job(job_id)
+            answers += await operations.runs.cancel(job_id, reason=reason)
+        await say_unreadable_jobs(operations, batch)
         return answers
 
     answers = in_batches(url, chosen, act, doing="cancelling")
@@ -249,9 +249,9 @@ def delete(
 
     sources: set[str] = set()  # that may declare them again
 
-    async def act(app: Any, batch: list[str]) -> list[str]:
-        before = await app.jobs_by_id(batch)
-        await app.delete_jobs(batch, reason=reason)
+    async def act(operations: OperationsContract, batch: list[str]) -> list[str]:
+        before = await operations.jobs.jobs_by_id(batch)
+        await operations.jobs.delete_jobs(batch, reason=reason)
         sources.update(job.source for job in before if job is not None and job.declared and job.source != API_SOURCE)
         return batch
 
@@ -266,7 +266,7 @@ def delete(
 
 
 def _say_back(sources: Sequence[str]) -> None:
-    from pollux.app.ownership import place_of
+    from pollux.app.operations.jobs import place_of
 
     for source in sources:
         what = f"what {place_of(source)} declares comes back when a node of it is started: take it out there, too"
@@ -278,26 +278,30 @@ class JobRefusal(NamedTuple):
     why: str
 
 
-async def run_one(app: Any, job_id: str, params: dict[str, Any] | None = None, *, anyway: bool = False) -> Any:
+async def run_one(
+    operations: OperationsContract, job_id: str, params: dict[str, Any] | None = None, *, anyway: bool = False
+) -> Any:
     """A run of a job now; what stands against it names the command that goes over it."""
-    from pollux.app.verbs import ANYWAY
+    from pollux.app.operations.runs import ANYWAY
 
     try:
-        return await app.run_now(job_id, params, anyway=anyway)
+        return await operations.runs.run_now(job_id, params, anyway=anyway)
     except Conflict as error:
         raise Conflict(error.what, cure=error.cure.replace(ANYWAY, f"`pollux jobs run {job_id} --anyway`")) from None
 
 
-async def _run_each(app: Any, batch: list[str], params: dict[str, Any] | None, *, anyway: bool) -> list[Any]:
+async def _run_each(
+    operations: OperationsContract, batch: list[str], params: dict[str, Any] | None, *, anyway: bool
+) -> list[Any]:
     """A run of each; one that is refused keeps nobody else from running."""
     made: list[Any] = []
     for job_id in batch:
         try:
-            made.append(await run_one(app, job_id, params, anyway=anyway))
+            made.append(await run_one(operations, job_id, params, anyway=anyway))
         except (Conflict, NotFound, InvalidInput, StoreFull) as error:
             made.append(JobRefusal(job_id, str(error)))
         except StoreError as error:  # from a node it is of no closer class
-            if not isinstance(await app.find_job(job_id), Unreadable):
+            if not isinstance(await operations.jobs.find_job(job_id), Unreadable):
                 raise
             made.append(JobRefusal(job_id, str(error)))
     return made
@@ -308,28 +312,30 @@ def _say_none(done: Sequence[Any]) -> None:
         click.echo("there are no such jobs")
 
 
-async def _rows(app: Any, found: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Unreadable, ...]]:
+async def _rows(
+    operations: OperationsContract, found: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], tuple[Unreadable, ...]]:
     """Rows as the live table has them, and the live runs that cannot be read."""
-    from pollux.app.overview import live_by_job, live_runs, rows_of, told_by
+    from pollux.app.operations.status import live_by_job, live_runs, rows_of, told_by
 
     at_ms = now_ms()
-    live = await live_runs(app, job_id=found[0].id if len(found) == 1 else None)
+    live = await live_runs(operations.runs, job_id=found[0].id if len(found) == 1 else None)
     rows = rows_of(
         found,
         live=live_by_job(live.runs, at_ms),
-        stops=await app.stops(),
-        nodes=await app.nodes(),
+        stops=await operations.pauses.stops(),
+        nodes=await operations.status.nodes(),
         progress=told_by(live.runs),
         now_ms=at_ms,
     )
     return rows, live.unreadable
 
 
-async def _live_of(app: Any, job_id: str) -> Sequence[Any]:
+async def _live_of(operations: OperationsContract, job_id: str) -> Sequence[Any]:
     from pollux.model import LIVE
     from pollux.store.contract import RunFilter
 
-    page = await app.list_runs(RunFilter(states=tuple(sorted(LIVE)), job_id=job_id), limit=LINES_MAX)
+    page = await operations.runs.list_runs(RunFilter(states=tuple(sorted(LIVE)), job_id=job_id), limit=LINES_MAX)
     runs: Sequence[Any] = page.runs
     return runs
 

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group, OverflowMethod, RenderableType
@@ -24,6 +25,9 @@ from pollux.cli.serve import greeting, log_to
 from pollux.config import Config
 from pollux.errors import PolluxError
 from pollux.server import ServerOptions, served
+
+if TYPE_CHECKING:
+    from pollux.app import Pollux
 
 LOOK_SECONDS = 1.0
 PIPE_SECONDS = 5.0  # without a terminal a table is printed now and then,
@@ -55,7 +59,12 @@ class RecentLog(logging.Handler):
 
 
 def run_watched(
-    app: Pollux, config: Config, options: ServerOptions | None, warnings: Sequence[str], *, replace: bool
+    app: Pollux,
+    config: Config,
+    options: ServerOptions | None,
+    warnings: Sequence[str],
+    *,
+    replace: bool,
 ) -> None:
     news = RecentLog()
     log_to(news, config, moments="%H:%M:%S")
@@ -100,7 +109,7 @@ async def _rest(stop: asyncio.Event, seconds: float) -> None:
 async def _frame(app: Pollux, news: RecentLog, height: int, *, api: str, cut: bool) -> RenderableType:
     limit = max(1, min(ROWS_MAX, height - FRAME_LINES - len(news.lines)))
     try:
-        overview = await app.overview(limit=limit)
+        overview = await app.operations.status.overview(limit=limit)
     except PolluxError as error:
         return Text(clean(f"the store does not answer: {error}"), style="red")
     late = app.crew.status().start_late if app.crew is not None else None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from pollux.cli.options import StoreChoice, ask, existing_store, json_option, store_options
+from pollux.cli.options import StoreChoice, ask_target, existing_store, json_option, store_options
 from pollux.cli.output import ago, full, now_ms, print_json, print_table, span
 from pollux.cli.runner import TeachingCommand
 from pollux.model import Declares, Drained, Node, role_of
 from pollux.units import counted
+
+if TYPE_CHECKING:
+    from pollux.cli.target import Target
+    from pollux.model import StartCommand
 
 SILENT_MS = 20_000  # nodes beat every 15 s
 
@@ -33,7 +37,7 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
       pollux nodes --json
     """
     url = existing_store(StoreChoice(config, store))
-    found, drained, is_sealed = ask(url, _who_is_there)
+    found, drained, is_sealed = ask_target(url, _who_is_there)
     if as_json:
         rows = [full(node) | {"role": role_of(node)} for node in found]
         print_json({"nodes": rows, "leaders": [node.id for node in found if node.leads], "drained": drained})
@@ -64,18 +68,24 @@ def nodes(config: str | None, store: str | None, *, as_json: bool) -> None:
         click.echo(f"{each}: nothing is claimed; {each.ends}", err=True)
 
 
-async def _who_is_there(app: Any) -> tuple[list[Node], list[Drained], bool]:
-    from pollux.app.overview import nodes_now
+async def _who_is_there(target: Target) -> tuple[list[Node], list[Drained], bool]:
+    from pollux.app.operations.status import nodes_now
 
-    return await nodes_now(app), await app.drained_workers(), bool(await app.sealed())
+    operations = target.operations
+    return await nodes_now(operations), await operations.workers.drained_workers(), bool(await target.sealed())
 
 
 def _how(url: str) -> str:
     """What starts a node of this store, as far as the store tells."""
+    from pollux.app import Pollux
     from pollux.app.start_notes import starts_of
     from pollux.client import is_address
 
-    starts = () if is_address(url) else ask(url, lambda app: starts_of(app.backend))
+    async def question(target: Target) -> tuple[StartCommand, ...]:
+        assert isinstance(target, Pollux), "a store's URL"
+        return await starts_of(target.backend)
+
+    starts = () if is_address(url) else ask_target(url, question)
     return " or ".join(dict.fromkeys(map(str, starts))) or "`pollux serve`"
 
 

@@ -16,6 +16,8 @@ from pollux.cli.target import app_at, live_socket, may_open, node_url, refuse_ur
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError, StoreMoved, StoreRefused
 
 if TYPE_CHECKING:
+    from pollux.app import OperationsContract
+    from pollux.cli.target import Target
     from pollux.config import Config
     from pollux.store.local_files import AnnouncedNode
 
@@ -379,8 +381,16 @@ def version_meant(where: StoreChoice, url: str) -> int | None:
     return None if is_address(url) else _loaded(where).scheduler_version
 
 
-def ask(url: str, question: Callable[[Any], Awaitable[_T]], *, version: int | None = None) -> _T:
-    """Open the store, or the line to a node; ask; close it.  One may look at a store that was moved elsewhere."""
+def ask(url: str, question: Callable[[OperationsContract], Awaitable[_T]], *, version: int | None = None) -> _T:
+    """Open the store, or the connection to a node; ask its operations; close it.
+
+    A store that was moved elsewhere may still be read.
+    """
+    return ask_target(url, lambda target: question(target.operations), version=version)
+
+
+def ask_target(url: str, question: Callable[[Target], Awaitable[_T]], *, version: int | None = None) -> _T:
+    """As `ask`, for questions about the store or the node itself."""
 
     async def asked() -> _T:
         app, words = app_at(url, "cli", version=version), ""

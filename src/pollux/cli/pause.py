@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from pollux.cli.output import ago, clean, now_ms, print_json, print_table, say_u
 from pollux.cli.runner import TeachingCommand
 from pollux.errors import InvalidInput, NotFound, Unreadable
 from pollux.model import DRAIN, STOP
+
+if TYPE_CHECKING:
+    from pollux.app import OperationsContract
 
 
 def _scope_options(command: Any) -> Any:
@@ -56,13 +59,13 @@ def pause(
     scopes = _scopes(jobs, group, target, everything=everything)
     url = existing_store(StoreChoice(config, store))
 
-    async def question(app: Any) -> str:
-        from pollux.app.overview import nobody_of
+    async def question(operations: OperationsContract) -> str:
+        from pollux.app.operations.status import nobody_of
 
         for scope in scopes:
-            await app.pause(**scope, reason=reason, duration=duration)
-        await say_unreadable_jobs(app, jobs)
-        return await nobody_of(app, group=group, target=target)
+            await operations.pauses.pause(**scope, reason=reason, duration=duration)
+        await say_unreadable_jobs(operations, jobs)
+        return await nobody_of(operations, group=group, target=target)
 
     hint = ask(url, question)
     if as_json:
@@ -112,9 +115,9 @@ def resume(
         return
     scopes = _scopes(jobs, group, target, everything=everything)
 
-    async def question(app: Any) -> list[tuple[str, bool]]:
-        resumed = [(_name(scope), await app.resume(**scope)) for scope in scopes]
-        await say_unreadable_jobs(app, jobs)
+    async def question(operations: OperationsContract) -> list[tuple[str, bool]]:
+        resumed = [(_name(scope), await operations.pauses.resume(**scope)) for scope in scopes]
+        await say_unreadable_jobs(operations, jobs)
         return resumed
 
     resumed = ask(existing_store(StoreChoice(config, store)), question)
@@ -130,7 +133,7 @@ def resume(
 
 
 def _resume_workers(where: StoreChoice, node: str | None, *, as_json: bool) -> None:
-    was_drained = ask(existing_store(where), lambda app: app.resume_workers(node))
+    was_drained = ask(existing_store(where), lambda operations: operations.workers.resume_workers(node))
     who = f"node {node}" if node else "all workers"
     if as_json:
         print_json({"resumed": [who] if was_drained else [], "not_drained": [] if was_drained else [who]})
@@ -141,8 +144,10 @@ def _resume_workers(where: StoreChoice, node: str | None, *, as_json: bool) -> N
 def _tell_stopped(where: StoreChoice, *, as_json: bool) -> None:
     """What is stopped, and the words that end it."""
 
-    async def question(app: Any) -> tuple[list[Any], list[Any]]:
-        return [note for note in await app.stops() if not note.key.startswith(DRAIN)], await app.drained_workers()
+    async def question(operations: OperationsContract) -> tuple[list[Any], list[Any]]:
+        return [
+            note for note in await operations.pauses.stops() if not note.key.startswith(DRAIN)
+        ], await operations.workers.drained_workers()
 
     stops, drained = ask(existing_store(where), question)
     if as_json:
@@ -164,18 +169,18 @@ def _stop_words(note: Any) -> tuple[str, str, str, str]:
     return _name(scope), str(value.get("reason") or ""), str(value.get("by") or ""), f"pollux resume {again}"
 
 
-async def say_unreadable_jobs(app: Any, ids: Sequence[str]) -> None:
+async def say_unreadable_jobs(operations: OperationsContract, ids: Sequence[str]) -> None:
     """Name those of the jobs that cannot be read here; the ids were enough for what was done to them."""
-    found = zip(ids, await app.jobs_by_id(list(ids)), strict=True) if ids else ()
+    found = zip(ids, await operations.jobs.jobs_by_id(list(ids)), strict=True) if ids else ()
     for job_id in [job_id for job_id, job in found if job is None]:
         with contextlib.suppress(NotFound):  # it was deleted in between
-            if isinstance(job := await app.find_job(job_id), Unreadable):
+            if isinstance(job := await operations.jobs.find_job(job_id), Unreadable):
                 say_unreadable([job])
 
 
-async def say_drained(app: Any) -> None:
+async def say_drained(operations: OperationsContract) -> None:
     """Warn that a run waits because the workers are drained."""
-    for each in await app.drained_workers():
+    for each in await operations.workers.drained_workers():
         if each.node is None:
             click.echo(f"{each}: the run waits; {each.ends}", err=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -13,7 +13,7 @@ from pollux.cli.options import (
     StoreChoice,
     app_option,
     app_said,
-    ask,
+    ask_target,
     config_path,
     existing_store,
     find_code_here,
@@ -26,6 +26,10 @@ from pollux.cli.runner import TeachingCommand
 from pollux.cli.target import node_url, url_options
 from pollux.errors import InvalidInput
 from pollux.units import counted, duration_ms, format_moment, moment_ms, zone_of
+
+if TYPE_CHECKING:
+    from pollux.app.forecast import ForecastInput
+    from pollux.cli.target import Target
 
 NAMED = 5  # jobs of each kind that are named on one line
 
@@ -131,14 +135,14 @@ def _basis(config: str | None, store: str | None, start: int) -> ForecastBasis:
     return ForecastBasis(f"{origin}, started now on {name}", jobs, known, known.seats or own.seats, is_stored=True)
 
 
-def _known(where: StoreChoice) -> tuple[Any, str]:
+def _known(where: StoreChoice) -> tuple[ForecastInput, str]:
     """What the store knows, and its name."""
     from pollux.app.forecast import known_of
 
-    async def question(app: Any) -> tuple[Any, str]:
-        return await known_of(app), app.store_url
+    async def question(target: Target) -> tuple[ForecastInput, str]:
+        return await known_of(target.operations), target.store_url
 
-    known, name = ask(existing_store(where), question)
+    known, name = ask_target(existing_store(where), question)
     say_unreadable(known.unreadable)
     return known, name
 

@@ -34,6 +34,7 @@ from pollux.errors import Conflict, InvalidConfig, InvalidInput, StoreRefused
 from pollux.secrets import hide
 
 if TYPE_CHECKING:
+    from pollux.app import OperationsContract
     from pollux.config import Config
 
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
@@ -88,10 +89,10 @@ def reload(
         raise InvalidInput("--as is about what would change", cure="give it with --dry-run")
     where = StoreChoice(config, store)
     if versions:
-        _print_versions(_asked(where, lambda app: app.file_versions(), looks=True), as_json=as_json)
+        _print_versions(_asked(where, lambda it: it.config_file.file_versions(), looks=True), as_json=as_json)
         return
     if rollback:
-        answer = _asked(where, lambda app: app.rollback(to, replace=replace))
+        answer = _asked(where, lambda operations: operations.config_file.rollback(to, replace=replace))
     else:
         answer = _reloaded(where, file_source(as_file) if as_file else "", dry_run=dry_run, replace=replace)
     _print_changes(answer, as_json=as_json)
@@ -113,7 +114,7 @@ def _reloaded(where: StoreChoice, source: str, *, dry_run: bool, replace: bool) 
     if is_address(url):
         tell_way(url)
         sent = _sent(where, source, dry_run=dry_run)
-        return ask(url, lambda app: app.reload(dry_run=dry_run, replace=replace, **sent))
+        return ask(url, lambda operations: operations.config_file.reload(dry_run=dry_run, replace=replace, **sent))
     from pollux.config import load_config
 
     path = _path(where)
@@ -126,7 +127,7 @@ def _reloaded(where: StoreChoice, source: str, *, dry_run: bool, replace: bool) 
     config = load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, source=source)
     if dry_run:
         config = _options_of(path, config, looks=True)  # otherwise the store is made, as a start would
-    return _alone(config, lambda app: app.reload(dry_run=dry_run, replace=replace))
+    return _alone(config, lambda operations: operations.config_file.reload(dry_run=dry_run, replace=replace))
 
 
 def _sent(where: StoreChoice, source: str, *, dry_run: bool) -> dict[str, str]:
@@ -182,8 +183,8 @@ def _is_config_said() -> bool:
 def _of_node(url: str, path: str | None, question: Callable[[Any], Awaitable[_T]]) -> _T | None:
     """What the node says; None if a file is meant that it does not read: it would do it to its own."""
 
-    async def asked(app: Any) -> _T | None:
-        return await question(app) if path is None or await reading(app, path) is not None else None
+    async def asked(operations: OperationsContract) -> _T | None:
+        return await question(operations) if path is None or await reading(operations, path) is not None else None
 
     tell_way(url)
     return ask(url, asked)
@@ -227,14 +228,14 @@ def _options_of(path: str, config: Config, *, looks: bool) -> Config:
 
 def _alone(config: Config, question: Callable[[Any], Awaitable[_T]]) -> _T:
     from pollux.app import Pollux
-    from pollux.app.verbs import default_actor
+    from pollux.app.operations.context import default_actor
 
-    app = Pollux.from_config(config).acting_as(default_actor("cli"))
+    app = Pollux.from_config(config)
 
     async def asked() -> _T:
         await app.open()
         try:
-            return await question(app)
+            return await question(app.operations.as_actor(default_actor("cli")))
         finally:
             await app.close()
 

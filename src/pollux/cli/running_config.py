@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from pollux.cli.options import ask, node_here, node_or_store, store_lacks, with_own_code
+from pollux.cli.options import ask, ask_target, node_here, node_or_store, store_lacks, with_own_code
 from pollux.cli.output import clean
 from pollux.cli.target import HELLO_S, app_at, is_url_said, may_open, said_hello, tell_way
 from pollux.client import is_address, socket_url
@@ -21,7 +21,9 @@ from pollux.store.urls import place_of
 from pollux.units import counted
 
 if TYPE_CHECKING:
+    from pollux.app import OperationsContract
     from pollux.app.reload import RunningConfig
+    from pollux.cli.target import Target
     from pollux.config import Config
     from pollux.config.effective import EffectiveOption
     from pollux.config.live_settings import LiveSetting
@@ -38,7 +40,7 @@ def node_by(config: Config) -> RunningConfig | None:
     if not is_address(address):
         return None
     try:
-        return ask(address, lambda app: reading(app, config.path))
+        return ask(address, lambda operations: reading(operations, config.path))
     except PolluxError:
         return None
 
@@ -57,7 +59,7 @@ def options_of_node(config: Config) -> list[EffectiveOption] | None:
         return None
     tell_way(address)
     try:
-        found: list[EffectiveOption] = ask(address, lambda app: app.options_in_force())
+        found: list[EffectiveOption] = ask(address, lambda operations: operations.config_file.options_in_force())
     except PolluxError:
         return None
     return found
@@ -116,10 +118,10 @@ async def _answers(address: str) -> bool:
     return True
 
 
-async def reading(app: Any, path: str) -> RunningConfig | None:
+async def reading(operations: OperationsContract, path: str) -> RunningConfig | None:
     """What the app runs by if it reads this very file; None if it reads another one, or none."""
     try:
-        found: RunningConfig = await app.file_in_force()
+        found: RunningConfig = await operations.config_file.file_in_force()
     except InvalidInput:  # it has no file
         return None
     return found if _is_same(found.path, path) else None
@@ -147,16 +149,16 @@ def _sockets_near(path: str) -> list[Path]:
 
 async def _reading(socket: Path) -> tuple[str, str]:
     """Which file the node there reads, if any, and on which store it works."""
-    node = app_at(socket_url(socket), "hello")
+    target = app_at(socket_url(socket), "hello")
     try:
         async with asyncio.timeout(HELLO_S):
-            await node.open(sealed=True)
-            found = await node.file_in_force()
-            return str(found.path), str(node.store_url)
+            await target.open(sealed=True)
+            found = await target.operations.config_file.file_in_force()
+            return str(found.path), str(target.store_url)
     except (PolluxError, TimeoutError):
         return "", ""
     finally:
-        await node.close()
+        await target.close()
 
 
 def tell_refused(config: Config, node: RunningConfig, wrong: InvalidConfig | None, *, is_start: bool) -> None:
@@ -184,18 +186,20 @@ def live_of(config: Config, *, is_asked: bool) -> dict[str, LiveSetting]:
     url = config.store
     if url.startswith("memory:") or MASK in url:  # as a node told it: the password is not known here
         return {}
+    from pollux.app import Pollux
     from pollux.app.reload import FILE_NOTE, digest_in
     from pollux.config.live_settings import read_live
     from pollux.model import SETTING
     from pollux.store.decoding import as_far
 
-    async def question(app: Any) -> tuple[list[Any], list[Any]]:
-        return (await as_far(app.backend.notes(SETTING)))[0], await app.nodes()
+    async def question(target: Target) -> tuple[list[Any], list[Any]]:
+        assert isinstance(target, Pollux), "a store's URL"
+        return (await as_far(target.backend.notes(SETTING)))[0], await target.operations.status.nodes()
 
     try:
         if store_lacks(url):
             return {}
-        notes, nodes = ask(url, question)
+        notes, nodes = ask_target(url, question)
     except StoreError as error:
         click.echo(f"pollux: what is set for all nodes cannot be told: {clean(str(error))}", err=True)
         return {}

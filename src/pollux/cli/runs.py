@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,6 +30,9 @@ from pollux.cli.runner import ListingGroup
 from pollux.cli.selection import choice_of, chosen_runs, how_cancelled, in_batches, print_answers, run_filter_options
 from pollux.errors import InvalidInput
 from pollux.model import SCHEDULED, as_it_is
+
+if TYPE_CHECKING:
+    from pollux.app import OperationsContract
 
 STATES = (SCHEDULED, "held", "ready", "leased", "done", "dead", "cancelled")
 FAILED = "failed"  # what the column calls a run that is done and failed
@@ -86,13 +89,15 @@ def ls(
       pollux runs ls --job home --limit 20
       pollux runs ls --failed --error refused --json
     """
-    from pollux.app.overview import runs_in_state
+    from pollux.app.operations.status import runs_in_state
     from pollux.store.contract import RunFilter
 
     chosen, is_failed = _chosen_states(states)
     where, now = RunFilter(failed=True if failed or is_failed else None, **parts), now_ms()
     url = existing_store(StoreChoice(config, store))
-    page = ask(url, lambda app: runs_in_state(app, chosen, where, now_ms=now, after=after, limit=limit))
+    page = ask(
+        url, lambda operations: runs_in_state(operations.runs, chosen, where, now_ms=now, after=after, limit=limit)
+    )
     if as_json:
         print_json({"runs": page.runs, "next": page.next, "unreadable": unreadable_json(page.unreadable)})
         return
@@ -137,11 +142,11 @@ def show(run_id: str, config: str | None, store: str | None, *, is_followed: boo
       pollux runs show home@1790000000000 --follow
     """
 
-    async def question(app: Any) -> tuple[Any, Any]:
-        run = await app.get_run(run_id)
+    async def question(operations: OperationsContract) -> tuple[Any, Any]:
+        run = await operations.runs.get_run(run_id)
         if is_followed and not run.is_finished:
-            run = await follow(app, run_id)
-        return run, await app.why(run_id)
+            run = await follow(operations, run_id)
+        return run, await operations.status.why(run_id)
 
     run, why = ask(existing_store(StoreChoice(config, store)), question)
     if as_json:
@@ -180,11 +185,11 @@ def cancel(
     url = existing_store(StoreChoice(config, store))
     ids = chosen_runs(url, choice, states or LIVE, verb="cancel")
 
-    async def act(app: Any, batch: list[str]) -> Any:
+    async def act(operations: OperationsContract, batch: list[str]) -> Any:
         if choice.is_named:
             for run_id in batch:  # an id may also be a job's: here it must be a run's
-                await app.find_run(run_id)
-        return await app.cancel_runs(batch, reason=reason)
+                await operations.runs.find_run(run_id)
+        return await operations.runs.cancel_runs(batch, reason=reason)
 
     answers = in_batches(url, ids, act, doing="cancelling")
     if as_json:

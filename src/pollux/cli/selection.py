@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -14,6 +14,9 @@ from pollux.cli.options import ask
 from pollux.cli.output import now_ms, say_unreadable
 from pollux.errors import InvalidInput, NotFound, read_at
 from pollux.units import counted, past_ms
+
+if TYPE_CHECKING:
+    from pollux.app import OperationsContract
 
 CHOSEN_MAX = 100_000  # by one command; the next one takes the rest
 BATCH = 500
@@ -89,7 +92,7 @@ def chosen_runs(url: str, choice: Selection, states: Sequence[str], *, verb: str
     """The ids that are meant; those of a filter were counted and confirmed."""
     if choice.is_named:
         return list(dict.fromkeys(choice.ids))
-    from pollux.app.overview import runs_in_state
+    from pollux.app.operations.status import runs_in_state
     from pollux.store.contract import RunFilter
 
     parts = dict(choice.parts)
@@ -97,8 +100,10 @@ def chosen_runs(url: str, choice: Selection, states: Sequence[str], *, verb: str
         parts["finished_after_ms"] = since_ms(parts.pop("since"))
     where, now = RunFilter(**parts), now_ms()
 
-    async def question(app: Any) -> list[str]:
-        return await _all(lambda after: runs_in_state(app, states, where, now_ms=now, after=after, limit=1_000), "runs")
+    async def question(operations: OperationsContract) -> list[str]:
+        return await _all(
+            lambda after: runs_in_state(operations.runs, states, where, now_ms=now, after=after, limit=1_000), "runs"
+        )
 
     return _confirmed(ask(url, question), choice, verb=verb)
 
@@ -110,8 +115,8 @@ def chosen_jobs(url: str, choice: Selection, *, verb: str) -> list[str]:
 
     where = JobFilter(**choice.parts)
 
-    async def question(app: Any) -> list[str]:
-        return await _all(lambda after: app.list_jobs(where, after=after, limit=1_000), "jobs")
+    async def question(operations: OperationsContract) -> list[str]:
+        return await _all(lambda after: operations.jobs.list_jobs(where, after=after, limit=1_000), "jobs")
 
     return _confirmed(ask(url, question), choice, verb=verb)
 
@@ -152,12 +157,12 @@ def in_batches(
 ) -> list[Any]:
     """Take them a batch at a time, with a bar if there are many; answers what `act` answered, in order."""
 
-    async def question(app: Any) -> list[Any]:
+    async def question(operations: OperationsContract) -> list[Any]:
         answers: list[Any] = []
         with bar(doing, len(ids)) as step:
             for start in range(0, len(ids), BATCH):
                 batch = list(ids[start : start + BATCH])
-                answers += await act(app, batch)
+                answers += await act(operations, batch)
                 step(len(batch))
         return answers
 
@@ -180,11 +185,11 @@ def how_cancelled(url: str, answers: Sequence[Any]) -> dict[str, str]:
     if not ids or len(answers) > LINES_MAX:
         return {}
 
-    async def question(app: Any) -> dict[str, Any]:
+    async def question(operations: OperationsContract) -> dict[str, Any]:
         found = {}
         for run_id in ids:
             with contextlib.suppress(NotFound):  # it ended, and is forgotten
-                found[run_id] = await app.find_run(run_id)
+                found[run_id] = await operations.runs.find_run(run_id)
         return found
 
     words = {"cancelled": "cancelled", "leased": "asked to stop"}

@@ -186,7 +186,7 @@ def log_to(handler: logging.Handler, config: Config, *, moments: str | None = No
     write_lines(handler, kind, config.log_level.upper(), moments=moments, colours=colours)
 
 
-def greeting(app: Any, config: Config) -> str:
+def greeting(app: Pollux, config: Config) -> str:
     """What is about to run; without any job, how to add one."""
     count = len(app.declared_jobs())
     if count:

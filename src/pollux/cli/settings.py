@@ -38,13 +38,13 @@ def set_option(
         raise InvalidInput("an option has a value, or is unset", cure="pollux set pool.seats 50, or --unset pool.seats")
     url = existing_store(StoreChoice(config, store))
     if unset:
-        was_set = ask(url, lambda app: app.unset_setting(option))
+        was_set = ask(url, lambda operations: operations.settings.unset_setting(option))
         if as_json:
             print_json({"unset": [option] if was_set else []})
         else:
             click.echo(f"{option} is {'unset: the file decides again' if was_set else 'not set for all nodes'}")
         return
-    setting = ask(url, lambda app: app.set_setting(option, value))
+    setting = ask(url, lambda operations: operations.settings.set_setting(option, value))
     if as_json:
         print_json({"setting": setting})
     else:
@@ -54,7 +54,7 @@ def set_option(
 def _list(where: StoreChoice, *, as_json: bool, is_confused: bool) -> None:
     if is_confused:
         raise InvalidInput("say what to unset", cure="pollux set --unset pool.seats")
-    found: list[Any] = ask(existing_store(where), lambda app: app.settings())
+    found: list[Any] = ask(existing_store(where), lambda operations: operations.settings.list_settings())
     if as_json:
         print_json({"settings": found})
         return

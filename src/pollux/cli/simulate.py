@@ -29,6 +29,7 @@ from pollux.errors import InvalidInput
 from pollux.units import MINUTE_MS, SECOND_MS, counted, duration_ms, format_moment, format_ms, moment_ms
 
 if TYPE_CHECKING:
+    from pollux.app import OperationsContract
     from pollux.config import Config
     from pollux.model import Job
     from pollux.simulate import Forecast, HandlerBehaviour, Scenario
@@ -130,14 +131,14 @@ def _jobs_of_code(loaded: Config) -> list[Job]:
     return load_app(loaded.app, Pollux, beside=beside).declared_jobs()
 
 
-async def _learn(app: Any) -> tuple[list[Job], dict[str, HandlerBehaviour]]:
+async def _learn(operations: OperationsContract) -> tuple[list[Job], dict[str, HandlerBehaviour]]:
     """The jobs of a store, and how their finished runs went."""
     from pollux.model import RunState, definition
     from pollux.store.contract import RunFilter
 
     jobs, after = [], None
     while True:
-        page = await app.list_jobs(after=after, limit=1_000)
+        page = await operations.jobs.list_jobs(after=after, limit=1_000)
         jobs += [definition(job) for job in page.jobs]
         say_unreadable(page.unreadable)
         after = page.next
@@ -146,12 +147,12 @@ async def _learn(app: Any) -> tuple[list[Job], dict[str, HandlerBehaviour]]:
     seen: dict[str, list[tuple[int, bool]]] = {}
     where = RunFilter(states=(RunState.DONE, RunState.DEAD))
     for _ in range(PAGES_MAX):
-        page = await app.list_runs(where, after=after, limit=1_000)
-        for run in page.runs:
+        history = await operations.runs.list_runs(where, after=after, limit=1_000)
+        for run in history.runs:
             if run.started_ms is not None and run.finished_ms is not None:
                 failed = run.failed or run.state is RunState.DEAD
                 seen.setdefault(run.job_id, []).append((max(0, run.finished_ms - run.started_ms), failed))
-        after = page.next
+        after = history.next
         if after is None:
             break
     return jobs, {job_id: _habit(runs) for job_id, runs in seen.items() if len(runs) >= SAMPLES_MIN}

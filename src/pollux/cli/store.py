@@ -11,18 +11,21 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from pollux.cli import store_drop, store_files, store_move
-from pollux.cli.options import StoreChoice, ask, existing_store, store_options, store_url
+from pollux.cli.options import StoreChoice, ask_target, existing_store, store_options, store_url
 from pollux.cli.runner import ListingGroup
 from pollux.cli.target import node_url
 from pollux.errors import Conflict, InvalidInput
 from pollux.secrets import hide
 from pollux.units import counted
+
+if TYPE_CHECKING:
+    from pollux.cli.target import Target
 
 FORMAT = 1
 BATCH = 1_000
@@ -69,7 +72,7 @@ def dump(file: Path, config: str | None, store: str | None, *, force: bool) -> N
         raise Conflict(f"the file {file} is there already; name another, or add --force")
     url = existing_store(StoreChoice(config, store))
     with _opened_for_writing(file) as target, _progress("dumping") as report:
-        count, name = ask(url, lambda app: _dump(app, target, report))
+        count, name = ask_target(url, lambda source: _dump(source, target, report))
     click.echo(f"dumped {counted(count, 'record')} of {hide(name)} into {file}", err=True)
 
 
@@ -88,35 +91,35 @@ def load(file: Path, config: str | None, store: str | None) -> None:
     if url.startswith("memory:"):
         raise InvalidInput("a memory store ends with this command", cure="name another with --store")
     with _opened_for_reading(file) as source, _progress("loading") as report:
-        total, new, name = ask(url, lambda app: _load(app, source, str(file), report))
+        total, new, name = ask_target(url, lambda target: _load(target, source, str(file), report))
     click.echo(f"loaded {counted(total, 'record')} of {file} into {hide(name)}; {new} were new", err=True)
 
 
-async def _dump(app: Any, target: IO[bytes], report: Report) -> tuple[int, str]:
+async def _dump(source: Target, file: IO[bytes], report: Report) -> tuple[int, str]:
     count = 0
-    target.write(_line({"pollux": "dump", "format": FORMAT}))
-    async for page in app.dump():
+    file.write(_line({"pollux": "dump", "format": FORMAT}))
+    async for page in source.operations.storage.dump():
         for record in page.records:
-            target.write(_line(record))
+            file.write(_line(record))
         count += len(page.records)
         report(count)
-    target.write(_line({"records": count}))
-    return count, app.store_url
+    file.write(_line({"records": count}))
+    return count, source.store_url
 
 
-async def _load(app: Any, source: IO[bytes], name: str, report: Report) -> tuple[int, int, str]:
+async def _load(target: Target, source: IO[bytes], name: str, report: Report) -> tuple[int, int, str]:
     total = new = 0
     batch: list[tuple[str, Any]] = []
     for record in _records(source, name):
         batch.append(record)
         if len(batch) == BATCH:
-            new += await app.load(batch)
+            new += await target.operations.storage.load(batch)
             total += len(batch)
             report(total)
             batch = []
     if batch:
-        new += await app.load(batch)
-    return total + len(batch), new, app.store_url
+        new += await target.operations.storage.load(batch)
+    return total + len(batch), new, target.store_url
 
 
 def _records(source: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:

@@ -86,7 +86,7 @@ async def _move(
     source: str, target: str, report: Callable[[MoveStep], None], new_id: Any, *, live: bool, wait_ms: int
 ) -> MoveReport:
     from pollux.app.move import Move, MoveEnd
-    from pollux.app.verbs import default_actor
+    from pollux.app.operations.context import default_actor
     from pollux.clock import SystemClock
 
     clock = SystemClock()

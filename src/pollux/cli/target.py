@@ -12,11 +12,15 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
 from pollux.errors import InvalidInput, PolluxError, StoreError
+
+if TYPE_CHECKING:
+    from pollux.app import OperationsContract
+    from pollux.client.rpc_codec import Hello
 
 URL = "pollux.url"  # in a context of click: the node that was named,
 URL_SAID = "pollux.url_said"  # by an argument rather than the environment,
@@ -122,12 +126,14 @@ async def live_socket(path: Path | None, store_url: str) -> str:
     return url if place_of(hello.store) == place_of(hide(store_url)) else ""
 
 
-async def said_hello(url: str) -> Any:
+async def said_hello(url: str) -> Hello:
     """What the node at this socket says of itself; `PolluxError` if it does not within `HELLO_S`, or is none of ours.
 
     However a node is found, this is the one way to ask whether it can be asked: none is waited for longer.
     """
-    node = app_at(url, "hello")
+    from pollux.client import Remote, address_of
+
+    node = Remote(address_of(url), _token())
     try:
         async with asyncio.timeout(HELLO_S):
             await node.open(sealed=True)
@@ -135,15 +141,32 @@ async def said_hello(url: str) -> Any:
         raise StoreError(f"it did not answer within {HELLO_S:.0f} s; {HELD_CURE}") from error
     finally:
         await node.close()
+    assert node.hello is not None, "open() reads it"
     return node.hello
+
+
+class Target(Protocol):
+    """A store that this process opens, or a node that it asks: a `Pollux` or a `Remote`."""
+
+    async def open(self, *, sealed: bool = False) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def sealed(self) -> str: ...
+
+    @property
+    def store_url(self) -> str: ...
+
+    @property
+    def operations(self) -> OperationsContract: ...
 
 
 def may_open(path: Path) -> bool:
     return path.is_socket() and os.access(path, os.R_OK | os.W_OK)
 
 
-def app_at(url: str, kind: str, *, version: int | None = None) -> Any:
-    """Who answers to the verbs there: a `Pollux` on the store, or a `Remote` for a node; not yet opened.
+def app_at(url: str, kind: str, *, version: int | None = None) -> Target:
+    """A `Pollux` on the store, or a `Remote` for a node; not yet opened.
 
     A `version` is that of the deployment on the store; a node has its own.
     """
@@ -152,7 +175,7 @@ def app_at(url: str, kind: str, *, version: int | None = None) -> Any:
     if is_address(url):
         return Remote(address_of(url), _token(), tell=_tell if kind == "cli" else None)
     from pollux.app import Pollux
-    from pollux.app.verbs import default_actor
+    from pollux.app.operations.context import default_actor
 
     return Pollux(url, actor=default_actor(kind), scheduler_version=version)
 

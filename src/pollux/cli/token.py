@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from pollux.cli.output import ago, moment, now_ms, print_json, print_table, span
 from pollux.cli.runner import ListingGroup
 from pollux.errors import InvalidInput, NotFound
 from pollux.units import HOUR_MS, counted
+
+if TYPE_CHECKING:
+    from pollux.app import OperationsContract
 
 ROLES = ("viewer", "operator", "admin")
 CURLRC = ".curlrc"
@@ -57,7 +60,7 @@ def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
       pollux token ls
       pollux token ls --json
     """
-    found = ask(existing_store(StoreChoice(config, store)), lambda app: app.tokens())
+    found = ask(existing_store(StoreChoice(config, store)), lambda operations: operations.tokens.list_tokens())
     if as_json:
         print_json({"tokens": found})
         return
@@ -102,9 +105,13 @@ def create(role: str, name: str, expires: str | None, config: str | None, store:
       pollux token create --role operator --expires 30d > operator.token
     """
 
-    async def question(app: Any) -> tuple[Any, list[str]]:
-        made = await app.create_token(role, name=name, expires=expires)
-        same = [each.id for each in await app.tokens() if name and each.name == name and not each.is_over(now_ms())]
+    async def question(operations: OperationsContract) -> tuple[Any, list[str]]:
+        made = await operations.tokens.create_token(role, name=name, expires=expires)
+        same = [
+            each.id
+            for each in await operations.tokens.list_tokens()
+            if name and each.name == name and not each.is_over(now_ms())
+        ]
         return made, [each for each in same if each != made.token.id]
 
     made, others = ask(existing_store(StoreChoice(config, store)), question)
@@ -125,7 +132,7 @@ def revoke(ref: str, config: str | None, store: str | None, *, as_json: bool) ->
       pollux token revoke 1f2e3d4c
       pollux token revoke grafana
     """
-    gone = ask(existing_store(StoreChoice(config, store)), lambda app: app.revoke_token(ref))
+    gone = ask(existing_store(StoreChoice(config, store)), lambda operations: operations.tokens.revoke_token(ref))
     if as_json:
         print_json({"revoked": gone})
         return
@@ -145,7 +152,7 @@ def rotate(ref: str, overlap: str, config: str | None, store: str | None, *, as_
       pollux token rotate 1f2e3d4c --overlap 1d
     """
     url = existing_store(StoreChoice(config, store))
-    _show(ask(url, lambda app: app.rotate_token(ref, overlap=overlap)), as_json=as_json)
+    _show(ask(url, lambda operations: operations.tokens.rotate_token(ref, overlap=overlap)), as_json=as_json)
 
 
 @token.command()
@@ -171,7 +178,7 @@ def curl(
     file = Path(name).absolute()
     url = existing_store(StoreChoice(config, store))
     before = _replaceable(file, yes=yes)
-    made = ask(url, lambda app: _renewed(app, role, before))
+    made = ask(url, lambda operations: _renewed(operations, role, before))
     netrc = file.with_name(f"{file.name}-netrc")
     machines = hosts or ("localhost", "127.0.0.1", "::1")
     _write(netrc, "".join(f"machine {host} login pollux password {made.secret}\n" for host in machines))
@@ -187,18 +194,18 @@ def curl(
         click.echo(f"to use it: curl -K {file} ...")
 
 
-async def _renewed(app: Any, role: str, before: str) -> Any:
+async def _renewed(operations: OperationsContract, role: str, before: str) -> Any:
     """A new token; the one that stood in the file before is nobody's any more."""
-    made = await app.create_token(role, name=f"curl:{_user()}")
+    made = await operations.tokens.create_token(role, name=f"curl:{_user()}")
     if before:
         with suppress(NotFound):  # it was taken back already, or is of another store
-            await app.revoke_token(before)
+            await operations.tokens.revoke_token(before)
     return made
 
 
 def _replaceable(file: Path, *, yes: bool) -> str:
     """May it be written?  Of one that we wrote before the id of its token is told."""
-    from pollux.app.tokens import id_of
+    from pollux.app.operations.tokens import id_of
 
     try:
         text = file.read_text("utf-8", "replace")[:10_000]
@@ -238,6 +245,6 @@ def _show(made: Any, *, as_json: bool) -> None:
 
 
 def _user() -> str:
-    from pollux.app.verbs import default_actor
+    from pollux.app.operations.context import default_actor
 
     return default_actor("cli").partition(":")[2] or "somebody"

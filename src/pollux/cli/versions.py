@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from pollux.cli.selection import LINES_MAX, choice_of, chosen_jobs, in_batches, 
 from pollux.errors import NotFound, Unreadable
 from pollux.model import VERSION_MAX, unserved
 from pollux.units import MINUTE_MS, WEEK_MS, counted, format_ms
+
+if TYPE_CHECKING:
+    from pollux.app import OperationsContract
 
 KEPT_MS = WEEK_MS - MINUTE_MS  # what was counted longer ago is forgotten about now
 VERSION = click.IntRange(1, VERSION_MAX)
@@ -51,12 +54,12 @@ def move(
     url = existing_store(StoreChoice(config, store))
     chosen = chosen_jobs(url, choice, verb=f"move ... to version {to}")
     if not chosen and (number := given["scheduler_version"]) is not None:
-        ask(url, lambda app: _is_there(app, number))
+        ask(url, lambda operations: _is_there(operations, number))
     there = in_batches(url, chosen, _versions_of, doing="looking")
     goes = [job_id for job_id, version in zip(chosen, there, strict=True) if version not in (to, None)]
     if not dry_run:
-        in_batches(url, chosen, lambda app, batch: _move(app, batch, to), doing="moving")
-    if goes and (lack := unserved(to, ask(url, lambda app: app.nodes()))):
+        in_batches(url, chosen, lambda operations, batch: _move(operations, batch, to), doing="moving")
+    if goes and (lack := unserved(to, ask(url, lambda operations: operations.status.nodes()))):
         click.echo(f"pollux: {lack[0]}; {lack[1]}", err=True)
     if as_json:
         print_json({"moved": [] if dry_run else goes, "would_move": goes if dry_run else [], "to_version": to})
@@ -72,29 +75,29 @@ def move(
         click.echo(f"{counted(stays, 'job')} there already")
 
 
-async def _is_there(app: Any, number: int) -> None:
+async def _is_there(operations: OperationsContract, number: int) -> None:
     """Nothing goes from a version without jobs; from one that nobody knows it is a slip of the pen."""
-    if number not in {version.number for version in await app.versions()}:
+    if number not in {version.number for version in await operations.versions.list_versions()}:
         raise NotFound("version", str(number), cure="`pollux migrate` lists them")
 
 
-async def _versions_of(app: Any, batch: list[str]) -> list[int | None]:
-    found = zip(batch, await app.jobs_by_id(batch), strict=True)
-    return [await _version_of(app, job_id) if job is None else job.scheduler_version for job_id, job in found]
+async def _versions_of(operations: OperationsContract, batch: list[str]) -> list[int | None]:
+    found = zip(batch, await operations.jobs.jobs_by_id(batch), strict=True)
+    return [await _version_of(operations, job_id) if job is None else job.scheduler_version for job_id, job in found]
 
 
-async def _version_of(app: Any, job_id: str) -> int | None:
+async def _version_of(operations: OperationsContract, job_id: str) -> int | None:
     """Of one that cannot be read: it goes like all others; None if it is not there."""
     try:
-        found = await app.find_job(job_id)
+        found = await operations.jobs.find_job(job_id)
     except NotFound:
         return None
     version: int | None = found.version if isinstance(found, Unreadable) else found.scheduler_version
     return version
 
 
-async def _move(app: Any, batch: list[str], to: int) -> list[Any]:
-    return list(await app.move_jobs(batch, to))
+async def _move(operations: OperationsContract, batch: list[str], to: int) -> list[Any]:
+    return list(await operations.versions.move_jobs(batch, to))
 
 
 @click.command(cls=TeachingCommand)
@@ -114,7 +117,7 @@ def compare(one: int, other: int, since: str, config: str | None, store: str | N
     """
     began_ms = since_ms(since)
     url = existing_store(StoreChoice(config, store))
-    figures = ask(url, lambda app: app.compare((one, other), since_ms=began_ms))
+    figures = ask(url, lambda operations: operations.versions.compare((one, other), since_ms=began_ms))
     if as_json:
         print_json({"since_ms": began_ms, "versions": figures})
         return
@@ -204,9 +207,9 @@ def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
     _say_empty(empty)
 
 
-async def _versions(app: Any) -> tuple[list[Any], list[int]]:
+async def _versions(operations: OperationsContract) -> tuple[list[Any], list[int]]:
     """All, and the numbers of those that have nothing and nobody."""
-    found, nodes = await app.versions(), await app.nodes()
+    found, nodes = await operations.versions.list_versions(), await operations.status.nodes()
     served = {node.scheduler_version for node in nodes}
     return found, [each.number for each in found if _is_empty(each) and each.number not in served]
 
@@ -234,7 +237,7 @@ def finish(number: int, config: str | None, store: str | None, *, as_json: bool)
     For example:
       pollux migrate finish --from 1
     """
-    ask(existing_store(StoreChoice(config, store)), lambda app: app.finish_version(number))
+    ask(existing_store(StoreChoice(config, store)), lambda operations: operations.versions.finish_version(number))
     if as_json:
         print_json({"finished": number})
         return

@@ -21,7 +21,7 @@ def why(ref: str, config: str | None, store: str | None, *, as_json: bool) -> No
       pollux why home
       pollux why home@1790000000000 --json
     """
-    answer = ask(existing_store(StoreChoice(config, store)), lambda app: app.why(ref))
+    answer = ask(existing_store(StoreChoice(config, store)), lambda operations: operations.status.why(ref))
     if as_json:
         print_json({"id": ref, "why": answer})
         return

@@ -1,10 +1,10 @@
-"""Remote access to a node: the verbs of the app over HTTP."""
+"""`Remote`, a node asked over HTTP: the operations of the app, each by its own name."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,32 +13,41 @@ from pollux.client.rpc_codec import LOOKS, PATH, Hello, verb_of
 from pollux.errors import StoreRefused
 from pollux.store.contract import DumpPage
 
+if TYPE_CHECKING:
+    from pollux.app.operations import contract
+    from pollux.client.http import HttpConnection
+
 LOAD_BYTES = 500_000  # of records in one request
 
 
 class Remote:
-    """A node by its address.  After `open` every verb of the app can be called by its name.
+    """A node by its address.  `open` reads its hello; then `operations` asks it.
 
-    `tell` gets the reason of a delay as text.
+    `tell` is called with the reason when an answer takes longer than it should.
     """
 
     def __init__(self, address: NodeAddress, token: str = "", *, tell: Callable[[str], None] | None = None) -> None:
         self.address = address
-        self.hello: Hello | None = None
-        from pollux.client.http import HttpConnection  # here: the server imports this package, but not the client
+        from pollux.client.http import HttpConnection  # here: a server knows the verbs, and calls nobody
 
         self._line = HttpConnection(address, token, tell)
+        self.operations = RemoteOperations(self._line)
 
     async def open(self, *, sealed: bool = False) -> None:
-        """Connect and check what answers; `StoreError` if it is no node.  `sealed`: also if its store was moved."""
+        """Read the node's hello.  Raises `StoreError` if no node of ours answers; `sealed` as with an app."""
         body = await self._line.ask("GET", PATH, b"", again=True)
-        self.hello = self._line.read(lambda: msgspec.json.decode(body, type=Hello))
-        if self.hello.sealed and not sealed:
-            raise StoreRefused(self.hello.sealed)
+        hello = self.operations.hello = self._line.read(lambda: msgspec.json.decode(body, type=Hello))
+        if hello.sealed and not sealed:
+            raise StoreRefused(hello.sealed)
+
+    @property
+    def hello(self) -> Hello | None:
+        """The answer to `open`."""
+        return self.operations.hello
 
     @property
     def store_url(self) -> str:
-        """URL of the store of that node, without a password."""
+        """Of the store on which that node works, without a password."""
         return self.address.shown if self.hello is None else self.hello.store
 
     async def sealed(self) -> str:
@@ -47,7 +56,35 @@ class Remote:
     async def close(self) -> None:
         await self._line.close()
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+
+class RemoteOperations:
+    """The operations of that node, by subject as in `OperationsContract`."""
+
+    def __init__(self, connection: HttpConnection) -> None:
+        self.hello: Hello | None = None
+        group: Any = RemoteGroup(connection)
+        self.jobs: contract.JobContract = group
+        self.runs: contract.RunContract = group
+        self.dead_letters: contract.DeadLetterContract = group
+        self.pauses: contract.PauseContract = group
+        self.listing: contract.ListingContract = group
+        self.status: contract.StatusContract = group
+        self.audit: contract.AuditContract = group
+        self.settings: contract.SettingContract = group
+        self.tokens: contract.TokenContract = group
+        self.versions: contract.VersionContract = group
+        self.workers: contract.WorkerContract = group
+        self.config_file: contract.ConfigFileContract = group
+        self.storage: contract.StorageContract = RemoteStorage(connection)
+
+
+class RemoteGroup:
+    """Asks for each verb by its name, which is unique over all groups."""
+
+    def __init__(self, connection: HttpConnection) -> None:
+        self._line = connection
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         if name.startswith("_"):
             raise AttributeError(name)
         verb = verb_of(name)
@@ -59,8 +96,12 @@ class Remote:
 
         return ask
 
+
+class RemoteStorage(RemoteGroup):
+    """Dumps and loads travel in pages."""
+
     async def dump(self) -> AsyncIterator[DumpPage]:
-        """Yield the whole content of the store, page by page."""
+        """Everything in the store, page by page."""
         verb = verb_of("dump")
         async for line in self._line.lines(f"{PATH}/dump"):
             page: DumpPage = self._line.read(partial(verb.read, line))
@@ -70,7 +111,7 @@ class Remote:
         raise self._line.cut_short()
 
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
-        """Write dumped records whose id does not exist yet, in requests of limited size."""
+        """Write dumped records where there are none of the same id, as many at once as fit into a request."""
         verb, new = verb_of("load"), 0
         for batch in _in_portions(records):
             body = verb.packed((batch,), {})

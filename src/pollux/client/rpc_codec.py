@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from functools import cache
 from types import GenericAlias, UnionType
@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from pollux import errors
-from pollux.app import Pollux
+from pollux.app.operations.contract import GROUPS
 from pollux.errors import Conflict, Illegible, InvalidConfig, InvalidInput, NotFound, PolluxError, StoreMoved, read_at
 from pollux.model import Job
 from pollux.secrets import HIDDEN, check_payload, hide, looks_secret
@@ -29,14 +29,14 @@ VERSION_HEADER = "Pollux-Version"
 LOOKS = frozenset(  # verbs that only read: they may be repeated
     {
         *("get_job", "find_job", "jobs_by_id", "list_jobs", "get_run", "find_run", "list_runs", "overdue", "counts"),
-        *("stops", "nodes", "why", "audit", "verify_audit", "versions", "compare", "left_in", "overview"),
+        *("stops", "nodes", "why", "list_audit", "verify_audit", "list_versions", "compare", "left_in", "overview"),
         *(
-            "settings",
+            "list_settings",
             "drained_workers",
             "file_versions",
             "file_in_force",
             "options_in_force",
-            "tokens",
+            "list_tokens",
             "dump",
             "health_document",
         ),
@@ -68,6 +68,7 @@ def file_mark(url: str) -> str:
 
 
 class RpcVerb(NamedTuple):
+    group: str  # of `OperationsContract`
     name: str
     names: tuple[str, ...]  # of its arguments, in order
     refs: frozenset[str]  # those that mean a job, by whatever names one
@@ -107,17 +108,18 @@ class RpcVerb(NamedTuple):
 @cache
 def verb_of(name: str) -> RpcVerb:
     """The verb of this name; `NotFound` if there is none that can be asked."""
-    found = [] if name.startswith("_") else [vars(each)[name] for each in Pollux.__mro__ if name in vars(each)]
-    method = found[-1] if found else None  # where it was first said: what came later does the same, in the same words
-    is_paged = inspect.isasyncgenfunction(method)
-    if method is None or not (is_paged or inspect.iscoroutinefunction(method)):
+    group = next((group for group, verbs in GROUPS.items() if name in vars(verbs)), "")
+    if name.startswith("_") or not group:
         raise NotFound("verb", name)
+    method = vars(GROUPS[group])[name]
     hints = get_type_hints(method)
+    is_paged = get_origin(hints["return"]) is AsyncIterator
     names = tuple(each for each in inspect.signature(method).parameters if each not in _INSIDE)
     fields = [(each, _carried(hints[each]) | msgspec.UnsetType, msgspec.UNSET) for each in names]
     refs = frozenset(each for each in names if hints[each] is object)
     answer = get_args(hints["return"])[0] if is_paged else hints["return"]
-    return RpcVerb(name, names, refs, msgspec.defstruct(name, fields, forbid_unknown_fields=True), answer, is_paged)
+    arguments = msgspec.defstruct(name, fields, forbid_unknown_fields=True)
+    return RpcVerb(group, name, names, refs, arguments, answer, is_paged)
 
 
 def _carried(hint: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pollux.app import Pollux
+from pollux.app import Operations
 from pollux.errors import InvalidInput, did_you_mean
 from pollux.model import Job
 from pollux.secrets import MASK, texts_of
@@ -20,12 +20,14 @@ from pollux.server.routing import RequestContext
 EXEC = "exec"
 
 
-async def known_handlers(verbs: Pollux, wanted: Collection[str]) -> frozenset[str]:
+async def known_handlers(operations: Operations, wanted: Collection[str]) -> frozenset[str]:
     """Handlers of this process; and of all live nodes, if others are wanted."""
-    ours = frozenset(verbs.handler_names()) | {EXEC}  # whether it is enabled is checked elsewhere, with its own error
+    ours = frozenset(operations.jobs.handler_names()) | {
+        EXEC
+    }  # whether it is enabled is checked elsewhere, with its own error
     if ours.issuperset(wanted):
         return ours
-    return ours.union(*(node.handlers for node in await verbs.nodes()))
+    return ours.union(*(node.handlers for node in await operations.status.nodes()))
 
 
 def check_author(desk: RequestContext, job: Job, known: frozenset[str]) -> None:
@@ -35,7 +37,7 @@ def check_author(desk: RequestContext, job: Job, known: frozenset[str]) -> None:
     if job.handler not in known:
         cure = did_you_mean(job.handler, known).strip("; ") or f"known are {', '.join(sorted(known - {EXEC})[:20])}"
         raise InvalidInput(f"no live node has a handler {job.handler!r}", where="handler", cure=cure)
-    if words := desk.verbs.out_of_reach(job):
+    if words := desk.app.out_of_reach(job):
         raise InvalidInput(words, where="url", cure="declare the job in a file or code, or allow its network")
     for path, text in texts_of(job.params):
         if text == MASK:
@@ -50,6 +52,6 @@ def check_asker(desk: RequestContext, job: Job, params: Mapping[str, Any] | None
     """
     if params and job.handler == EXEC:
         desk.refuse_below(Role.ADMIN)
-    if params and "url" in params and (words := desk.verbs.out_of_reach(replace(job, params=dict(params)))):
+    if params and "url" in params and (words := desk.app.out_of_reach(replace(job, params=dict(params)))):
         cure = "name the URL in a job of a file or code, or allow its network"
         raise InvalidInput(words, where="params.url", cure=cure)

@@ -18,7 +18,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from pollux.app import Pollux
+from pollux.app import Operations
 from pollux.model import Note
 from pollux.server.problems import Problem
 from pollux.units import DAY_MS, SECOND_MS
@@ -37,25 +37,27 @@ _HEADERS = ("location", "etag")
 Call = Callable[[str], Awaitable[Response]]
 
 
-async def answered_once(app: Pollux, scope: str, key: str, body: bytes, call: Call) -> Response:
+async def answered_once(operations: Operations, scope: str, key: str, body: bytes, call: Call) -> Response:
     """The answer of `call`, or the stored one; `scope` is caller, method and path."""
     _check(key)
     name = PREFIX + _digest(f"{scope} {key}".encode())
     digest = _digest(body)
     waited_ms = 0
     while True:
-        notes = await app.kept(name)
+        notes = await operations.storage.kept(name)
         note = next((each for each in notes if each.key == name), None)
         if note is not None and note.value["digest"] != digest:
             cure = "use a new key for a new request, the same body for the same key"
             raise Problem(422, "idempotency key reused", "it was sent with another body before", cure=cure)
         if note is not None and "status" in note.value:
             return _replayed(note, notes)
-        now_ms = await app.store_now()
+        now_ms = await operations.storage.store_now()
         if note is None or note.value["until_ms"] <= now_ms:
             mark = {"digest": digest, "until_ms": now_ms + WORK_MS}
-            if await app.keep({name: mark}, revision=0 if note is None else note.revision, keep_ms=KEEP_MS):
-                return await _worked(app, name, digest, call)
+            if await operations.storage.keep(
+                {name: mark}, revision=0 if note is None else note.revision, keep_ms=KEEP_MS
+            ):
+                return await _worked(operations, name, digest, call)
         elif waited_ms >= WAIT_MS:
             cure = "repeat the request with the same key in some seconds"
             raise Problem(
@@ -65,18 +67,20 @@ async def answered_once(app: Pollux, scope: str, key: str, body: bytes, call: Ca
         waited_ms += LOOK_MS
 
 
-async def _worked(app: Pollux, name: str, digest: str, call: Call) -> Response:
+async def _worked(operations: Operations, name: str, digest: str, call: Call) -> Response:
     """Call and store the answer.  An exception (a refusal that may pass) releases the key for the next attempt."""
     try:
         response = await call(name.removeprefix(PREFIX))
     except BaseException:
-        await asyncio.shield(app.forget([name]))
+        await asyncio.shield(operations.storage.forget([name]))
         raise
     text = bytes(response.body).decode()
     parts = [text[start : start + PART_CHARS] for start in range(0, len(text), PART_CHARS)]
     head = {"digest": digest, "status": response.status_code, "kind": response.media_type, "parts": len(parts)}
     head["headers"] = {each: response.headers[each] for each in _HEADERS if each in response.headers}
-    await app.keep({**{f"{name}#{n}": part for n, part in enumerate(parts)}, name: head}, keep_ms=KEEP_MS)
+    await operations.storage.keep(
+        {**{f"{name}#{n}": part for n, part in enumerate(parts)}, name: head}, keep_ms=KEEP_MS
+    )
     return response
 
 

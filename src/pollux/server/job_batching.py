@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from pollux.app import Pollux
-from pollux.app.batches import PutResult
+from pollux.app import Operations
+from pollux.app.operations.jobs import PutResult
 from pollux.errors import InvalidInput, PolluxError
 from pollux.model import Note
 from pollux.store.contract import JobPut
@@ -77,11 +77,11 @@ class JobBatcher:
     def __init__(self) -> None:
         self._lines: dict[tuple[str, int | None], _BatchQueue] = {}
 
-    async def add(self, verbs: Pollux, caller: str, put: JobPut, version: int | None) -> BatchedPut:
+    async def add(self, operations: Operations, caller: str, put: JobPut, version: int | None) -> BatchedPut:
         """Add one job, in one write with concurrent ones of the same caller."""
         line = self._line(caller, version)
         answer = line.enter(put)
-        self._look(verbs, line)
+        self._look(operations, line)
         return await answer
 
     def _line(self, caller: str, version: int | None) -> _BatchQueue:
@@ -92,61 +92,63 @@ class JobBatcher:
             line = self._lines[caller, version] = _BatchQueue(version)
         return line
 
-    def _look(self, verbs: Pollux, line: _BatchQueue) -> None:
+    def _look(self, operations: Operations, line: _BatchQueue) -> None:
         """Write now, or let the batch collect: first until the current write ends, as its callers mostly send again."""
         here = len(line.waiting) - AT_ONCE * line.called
         if here <= 0 or len(line.under_way) >= LANES:
             return
         if here >= min(AT_ONCE, line.expected):
-            self._go_on(verbs, line)
+            self._go_on(operations, line)
         elif not line.under_way and line.moment is None:
-            self._wait(verbs, line)
+            self._wait(operations, line)
 
-    def _wait(self, verbs: Pollux, line: _BatchQueue) -> None:
+    def _wait(self, operations: Operations, line: _BatchQueue) -> None:
         line.moments, line.came = line.moments + 1, len(line.waiting)
-        line.moment = asyncio.get_running_loop().call_later(MOMENT_S, self._waited, verbs, line)
+        line.moment = asyncio.get_running_loop().call_later(MOMENT_S, self._waited, operations, line)
 
-    def _waited(self, verbs: Pollux, line: _BatchQueue) -> None:
+    def _waited(self, operations: Operations, line: _BatchQueue) -> None:
         """After a delay: another one if the batch grew; otherwise write, and expect fewer next time."""
         if len(line.waiting) > line.came and line.moments < MOMENTS_MAX:
-            self._wait(verbs, line)
+            self._wait(operations, line)
         else:
             line.expected = (line.expected + line.inside) // 2
-            self._go_on(verbs, line)
+            self._go_on(operations, line)
 
-    def _go_on(self, verbs: Pollux, line: _BatchQueue) -> None:
+    def _go_on(self, operations: Operations, line: _BatchQueue) -> None:
         """Begin one more write; it includes all that arrive in the same iteration of the loop."""
         if line.moment is not None:
             line.moment.cancel()
         line.moment, line.moments, line.called = None, 0, line.called + 1
-        writing = asyncio.ensure_future(self._write_next(verbs, line))
+        writing = asyncio.ensure_future(self._write_next(operations, line))
         line.under_way.add(writing)
 
         def ended(done: asyncio.Future[None]) -> None:
             line.under_way.discard(done)
-            self._look(verbs, line)
+            self._look(operations, line)
 
         writing.add_done_callback(ended)
 
-    async def _write_next(self, verbs: Pollux, line: _BatchQueue) -> None:
+    async def _write_next(self, operations: Operations, line: _BatchQueue) -> None:
         line.called -= 1
         batch = line.next_batch()
         try:
-            await self._write(verbs, batch, line.version)
+            await self._write(operations, batch, line.version)
         finally:
             line.inside -= len(batch)
 
-    async def _write(self, verbs: Pollux, batch: list[_Waiting], version: int | None) -> None:
+    async def _write(self, operations: Operations, batch: list[_Waiting], version: int | None) -> None:
         """Write the batch and answer every request of it in any case."""
         try:
             puts = [each.put for each in batch]
-            written, stops = await asyncio.gather(verbs.put_each(puts, version=version), verbs.stops())
+            written, stops = await asyncio.gather(
+                operations.jobs.put_each(puts, version=version), operations.pauses.stops()
+            )
         except InvalidInput as error:  # of one of them: write each by itself
             if len(batch) == 1:
                 _fail(batch, error)
             try:
                 for each in batch if len(batch) > 1 else ():
-                    await self._write(verbs, [each], version)
+                    await self._write(operations, [each], version)
             finally:
                 _fail(batch, asyncio.CancelledError())  # the ones not reached
         except BaseException as error:

@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from pollux.app import Pollux
+from pollux.app import Operations, Pollux
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, StoreError, StoreMoved
 from pollux.server.idempotency import KEY_HEADER, answered_once
 from pollux.server.limits import BODY_MAX
@@ -53,7 +53,8 @@ class RequestContext(NamedTuple):
 
     request: Request
     identity: Identity
-    verbs: Pollux
+    app: Pollux
+    operations: Operations
     once: str = ""  # derived from the idempotency key: ids derived from it repeat
 
     def refuse_below(self, role: Role) -> None:
@@ -149,7 +150,7 @@ class Operation(Struct, frozen=True, kw_only=True):
             return self._response(await self.call(desk._replace(once=once), **given))
 
         scope = f"{desk.identity.name} {self.method} {desk.request.scope['path']}"
-        return await answered_once(desk.verbs, scope, key, data, call)
+        return await answered_once(desk.operations, scope, key, data, call)
 
     def _response(self, value: Any) -> Response:
         if isinstance(value, Response):
@@ -164,14 +165,14 @@ def desk_of(request: Request) -> RequestContext:
     identity: Identity | None = request.scope.get("state", {}).get("identity")
     app: Pollux = request.app.state.pollux
     if identity is None:  # an open route
-        return RequestContext(request, Identity("nobody", Role(0)), app)
-    return RequestContext(request, identity, app.acting_as(identity.name))
+        return RequestContext(request, Identity("nobody", Role(0)), app, app.operations)
+    return RequestContext(request, identity, app, app.operations.as_actor(identity.name))
 
 
 async def _refuse_sealed(desk: RequestContext) -> None:
     """Raise `StoreMoved` instead of a conflict, as the cure of a conflict cannot help on a store that was moved."""
     try:
-        what, _, cure = (await desk.verbs.sealed()).partition("; ")
+        what, _, cure = (await desk.app.sealed()).partition("; ")
     except StoreError:
         return
     if what:

@@ -45,7 +45,7 @@ log = logging.getLogger("pollux")
 
 async def make_first_token(app: Pollux, file: Path) -> str:
     """An admin token for a store that never had one, written to a file of its owner alone (0600); otherwise nothing."""
-    if not await app.needs_first_token():
+    if not await app.operations.tokens.needs_first_token():
         return ""
     draft = file.with_name(f"{file.name}.{os.getpid()}.new")
     try:
@@ -61,7 +61,7 @@ async def make_first_token(app: Pollux, file: Path) -> str:
         )
         return ""
     with os.fdopen(descriptor, "w") as paper:
-        made = await app.acting_as("server").first_token()
+        made = await app.operations.as_actor("server").tokens.first_token()
         if made is not None:
             paper.write(f"{made.secret}\n")
     if made is None:

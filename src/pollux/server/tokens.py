@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from pollux.app import Pollux
-from pollux.app.tokens import TokenRecord, hash_of, id_of
+from pollux.app.operations.tokens import TokenRecord, hash_of, id_of
 from pollux.errors import InvalidInput, PolluxError, StoreTimeout
 from pollux.secrets import HIDDEN
 from pollux.server.roles import Identity, Role
@@ -92,12 +92,12 @@ class TokenCheck:
         assert self._app is not None
         begun = self._clock()
         try:
-            records = await self._app.token_records()
-            self._ahead_ms = await self._app.store_now() - time.monotonic() * 1_000
+            records = await self._app.operations.tokens.token_records()
+            self._ahead_ms = await self._app.operations.storage.store_now() - time.monotonic() * 1_000
             self._known, self._read_at = {record.token.id: record for record in records}, begun
             used = [self._known[token_id] for token_id in self._used if token_id in self._known]
             self._used.clear()
-            await self._app.tokens_used(used)
+            await self._app.operations.tokens.tokens_used(used)
         except PolluxError:
             return  # the last records stay; the verbs report the error of the store
 

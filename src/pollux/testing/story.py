@@ -24,7 +24,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pollux.app import Pollux, Verbs
+from pollux.app import Operations, Pollux
+from pollux.app.declarations import NewestReleases
+from pollux.app.operations import OperationContext
 from pollux.errors import InvalidInput, PolluxError
 from pollux.model import Answer, Cause, Dead, Isolate, Job, Run, RunState
 from pollux.plan import Why
@@ -119,9 +121,11 @@ class StoryApp:
         self._told_us = self._time.us
         dice = Random(seed)  # noqa: S311  ids and jitter, not secrets
         usual = app.options if seats is None else msgspec.structs.replace(app.options, seats=seats)
-        self._verbs = Verbs(
-            self._memory, self._cast, clock=self.clock, dice=dice, actor="story", ready_max=usual.ready_max
+        releases = NewestReleases(self.clock)
+        context = OperationContext(
+            self._memory, self._cast, self.clock, dice, "story", releases, ready_max=usual.ready_max
         )
+        self._operations = Operations(context)
         self._stack = ExitStack()
         options = _options(usual)
         home = app.relocated(self.store, clock=self.clock, dice=dice, registry=self._cast, options=options)
@@ -249,7 +253,7 @@ class StoryApp:
 
     async def revive(self, job: object = None) -> list[RunAnswer]:
         """Let the dead letters of a job, or all, run again."""
-        return await self._done(self.app.revive(job=job))
+        return await self._done(self.app.operations.dead_letters.revive(job=job))
 
     async def _done(self, verb: Coroutine[Any, Any, T]) -> T:
         answer = await verb
@@ -297,10 +301,10 @@ class StoryApp:
 
     def why(self, ref: object) -> Why:
         """Why a job or a run does not run: `tale.why("report").reason`."""
-        return at_once(self._verbs.why(ref))
+        return at_once(self._operations.status.why(ref))
 
     def _job(self, job: object) -> Job:
-        return at_once(self._verbs.get_job(job_id_of(job)))
+        return at_once(self._operations.jobs.get_job(job_id_of(job)))
 
     def _ended(self, job: object) -> list[Run]:
         return [run for run in self.runs(job) if run.is_finished]

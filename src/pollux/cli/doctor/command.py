@@ -7,20 +7,25 @@ import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from pollux.cli.command_table import FAILED
 from pollux.cli.command_table import OK as FINE
 from pollux.cli.doctor.finding import FAIL, OK, WARN, DoctorFinding, fail, of_health, ok
-from pollux.cli.options import ask, config_path, json_option, socket_of, sqlite_path
+from pollux.cli.options import ask_target, config_path, json_option, socket_of, sqlite_path
 from pollux.cli.output import clean, now_ms, print_json
 from pollux.cli.runner import TeachingCommand
 from pollux.cli.target import live_socket, node_url, url_options
 from pollux.config import Config
 from pollux.errors import PolluxError
 from pollux.model import Node
+
+if TYPE_CHECKING:
+    from pollux.cli.target import Target
+    from pollux.client.rpc_codec import Hello
+    from pollux.model import Node
 
 OF_A_NODE = ("polling", "loop", "handlers")  # what a node that is asked tells of itself, as `pollux health` does
 _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
@@ -95,7 +100,7 @@ def _look_at_target(config: Config | None, store: str | None) -> CommandTarget:
             url = asyncio.run(live_socket(socket_of(config, config.store), config.store))
         if not url:
             return CommandTarget([ok("asked", "commands ask the store itself")])
-        hello, document, nodes = ask(url, _of_node)
+        hello, document, nodes = ask_target(url, _of_node)
     except PolluxError as error:
         what, _, cure = str(error).rpartition("; ")
         return CommandTarget([fail("asked", what or str(error), cure if what else "see --url and POLLUX_URL")])
@@ -105,8 +110,13 @@ def _look_at_target(config: Config | None, store: str | None) -> CommandTarget:
     return CommandTarget([asked, *told], sum(node.seats for node in nodes if node.id == document["node"]))
 
 
-async def _of_node(node: Any) -> tuple[Any, dict[str, Any], list[Any]]:
-    return node.hello, await node.health_document(), await node.nodes()
+async def _of_node(target: Target) -> tuple[Hello, dict[str, Any], list[Node]]:
+    from pollux.client import Remote
+
+    assert isinstance(target, Remote), "it has an address"
+    assert target.hello is not None, "it was opened"
+    status = target.operations.status
+    return target.hello, await status.health_document(), await status.nodes()
 
 
 def _look_at_store(config: Config, nodes: list[Node]) -> Iterator[DoctorFinding]:

@@ -152,7 +152,7 @@ def of_loads(inside: DatabaseReport, lag_ms: int) -> Iterator[DoctorFinding]:
 
 def of_sources(inside: DatabaseReport) -> Iterator[DoctorFinding]:
     """Jobs that code left behind, as far as the first of the jobs tell, and programs that get each other's runs."""
-    from pollux.app.ownership import forsaken
+    from pollux.app.operations.jobs import forsaken
 
     for source, ids in forsaken(inside.jobs, inside.nodes).items():
         names = ", ".join(ids[:NAMED_MAX]) + (", ..." if len(ids) > NAMED_MAX else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from pollux.cli.options import StoreChoice, ask, existing_store, json_option, st
 from pollux.cli.output import now_ms, print_json
 from pollux.cli.runner import TeachingCommand
 from pollux.errors import InvalidInput, PolluxError, StoreRefused
+
+if TYPE_CHECKING:
+    from pollux.app import OperationsContract
 
 __all__ = ["top"]
 
@@ -50,7 +53,7 @@ def top(config: str | None, store: str | None, *, as_json: bool) -> None:
     Top(url, socket=socket).run()
 
 
-async def _one_look(app: Any) -> Any:
+async def _one_look(operations: OperationsContract) -> Any:
     from pollux.cli.top.board import look_at
 
-    return await look_at(app, now_ms())
+    return await look_at(operations, now_ms())

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import nlargest, nsmallest
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
-from pollux.app import JobRow, Pollux
-from pollux.app.overview import last_outcome, live_by_job, live_runs, rows_of, told_by
+from pollux.app import JobRow
+from pollux.app.operations.status import last_outcome, live_by_job, live_runs, rows_of, told_by
 from pollux.model import Counts, Job, Node, Note, Run, RunState, leader_of
 from pollux.store.contract import PAGE_MAX, JobFilter, RunFilter
+
+if TYPE_CHECKING:
+    from pollux.app import OperationsContract
 
 RUNS_SHOWN = 50  # running ones, and held ones
 RUNS_EACH = 10  # live runs that are read of a job asked for alone
@@ -72,17 +75,17 @@ class StoreSummary(Struct, frozen=True):
         return sum(node.seats for node in self.nodes)
 
 
-async def look_at(app: Pollux, now_ms: int) -> StoreSummary:
-    running = await app.list_runs(RunFilter(states=(RunState.LEASED,)), limit=RUNS_SHOWN)
-    held = await app.list_runs(RunFilter(states=(RunState.HELD,)), limit=RUNS_SHOWN)
-    ready = await app.list_runs(RunFilter(states=(RunState.READY,)), limit=READY_PAGE)
+async def look_at(operations: OperationsContract, now_ms: int) -> StoreSummary:
+    running = await operations.runs.list_runs(RunFilter(states=(RunState.LEASED,)), limit=RUNS_SHOWN)
+    held = await operations.runs.list_runs(RunFilter(states=(RunState.HELD,)), limit=RUNS_SHOWN)
+    ready = await operations.runs.list_runs(RunFilter(states=(RunState.READY,)), limit=READY_PAGE)
     waiting = (run.visible_ms for run in ready.runs if run.visible_ms <= now_ms)
-    overdue = await app.overdue()
+    overdue = await operations.status.overdue()
     return StoreSummary(
         now_ms=now_ms,
-        counts=await app.counts(),
-        nodes=tuple(await app.nodes()),
-        stops=tuple(await app.stops()),
+        counts=await operations.status.counts(),
+        nodes=tuple(await operations.status.nodes()),
+        stops=tuple(await operations.pauses.stops()),
         running=running.runs,
         held=held.runs,
         waits_ms=now_ms - min(waiting, default=now_ms),
@@ -90,10 +93,10 @@ async def look_at(app: Pollux, now_ms: int) -> StoreSummary:
     )
 
 
-async def rows_for(app: Pollux, look: StoreSummary, ids: Sequence[str]) -> tuple[JobRow, ...]:
+async def rows_for(operations: OperationsContract, look: StoreSummary, ids: Sequence[str]) -> tuple[JobRow, ...]:
     """The rows of these jobs as they are now; jobs that are gone are left out."""
-    jobs = [job for job in await app.jobs_by_id(ids) if job is not None]
-    live = await _live_of(app, look.counts, [job.id for job in jobs])
+    jobs = [job for job in await operations.jobs.jobs_by_id(ids) if job is not None]
+    live = await _live_of(operations, look.counts, [job.id for job in jobs])
     return rows_of(
         jobs,
         live=live_by_job(live, look.now_ms),
@@ -104,13 +107,13 @@ async def rows_for(app: Pollux, look: StoreSummary, ids: Sequence[str]) -> tuple
     )
 
 
-async def _live_of(app: Pollux, counts: Counts, ids: Iterable[str]) -> list[Run]:
+async def _live_of(operations: OperationsContract, counts: Counts, ids: Iterable[str]) -> list[Run]:
     """The live runs of these jobs: by one page if it holds all there are, else job by job."""
     if counts.held + counts.ready + counts.leased <= LIVE_PAGE:
-        return list((await live_runs(app, limit=LIVE_PAGE)).runs)
+        return list((await live_runs(operations.runs, limit=LIVE_PAGE)).runs)
     found: list[Run] = []
     for job_id in ids:
-        found += (await live_runs(app, job_id=job_id, limit=RUNS_EACH)).runs
+        found += (await live_runs(operations.runs, job_id=job_id, limit=RUNS_EACH)).runs
     return found
 
 
@@ -127,10 +130,10 @@ class Sweep:
         self._seen: set[str] = set()
         self._met: set[str] = set()
 
-    async def go_on(self, app: Pollux) -> None:
+    async def go_on(self, operations: OperationsContract) -> None:
         """Read some more pages: many in the first round, then few; never beyond the end of a round."""
         for _ in range(SWEEP_PAGES if self.is_whole else FIRST_PAGES):
-            page = await app.list_jobs(self._where, after=self._after, limit=PAGE_MAX)
+            page = await operations.jobs.list_jobs(self._where, after=self._after, limit=PAGE_MAX)
             for job in page.jobs:
                 self.entries[job.id] = entry_of(job)
                 self._seen.add(job.id)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rich.text import Text
 
 from pollux.app import JobRow
-from pollux.app.job_history import history_of
+from pollux.app.operations.status import history_of
 from pollux.cli.live_table import OUTCOME_COLOURS, freshness_bar
 from pollux.cli.output import ago, clean, span, sparkline
 from pollux.cli.top.board import StoreSummary

@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -18,7 +18,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.drivers.linux_driver import LinuxDriver
 from textual.widgets import Footer, Input, Static
 
-from pollux.app import JobRow, Pollux
+from pollux.app import JobRow
 from pollux.cli.histogram import BARS
 from pollux.cli.jobs import run_one
 from pollux.cli.output import ago, can_show, clean, now_ms
@@ -31,6 +31,9 @@ from pollux.errors import PolluxError
 from pollux.model import Run, RunState
 from pollux.store.contract import RunFilter
 from pollux.units import counted
+
+if TYPE_CHECKING:
+    from pollux.app import OperationsContract
 
 
 class OwnTerminal(LinuxDriver):
@@ -157,11 +160,11 @@ class Top(App[None]):
                 self._wake.set()
         self.looks += 1
 
-    async def _read(self, app: Pollux) -> None:
-        look = await look_at(app, now_ms())
-        await self.sweep.go_on(app)
+    async def _read(self, operations: OperationsContract) -> None:
+        look = await look_at(operations, now_ms())
+        await self.sweep.go_on(operations)
         ids = self.sweep.first(self.sort, is_reversed=self.is_reversed)
-        rows = await rows_for(app, look, ids)
+        rows = await rows_for(operations, look, ids)
         self.sweep.learn(row.job for row in rows)
         self.look, self.rows = look, {row.job.id: row for row in rows}
 
@@ -244,11 +247,11 @@ class Top(App[None]):
             return
         is_paused = any(stop.key == f"stop:job:{job_id}" for stop in self.look.stops)
 
-        async def pause(app: Pollux) -> str:
+        async def pause(operations: OperationsContract) -> str:
             if is_paused:
-                was = await app.resume(job_id)
+                was = await operations.pauses.resume(job_id)
                 return f"job {job_id} {'goes on' if was else 'was not paused'}"
-            await app.pause(job_id, reason="from pollux top")
+            await operations.pauses.pause(job_id, reason="from pollux top")
             return f"job {job_id} is paused until it is resumed"
 
         self._confirm(f"{'Resume' if is_paused else 'Pause'} job {job_id}?", pause)
@@ -257,8 +260,8 @@ class Top(App[None]):
         job_id = self.chosen()
         if job_id is not None:
 
-            async def run(app: Pollux) -> str:
-                made = await run_one(app, job_id)
+            async def run(operations: OperationsContract) -> str:
+                made = await run_one(operations, job_id)
                 return f"run {made.id} of job {job_id} is {made.state.value}"
 
             self._confirm(f"Run job {job_id} now?", run)
@@ -267,20 +270,20 @@ class Top(App[None]):
         job_id = self.chosen()
         if job_id is not None:
 
-            async def cancel(app: Pollux) -> str:
-                answers = await app.cancel(job_id, reason="from pollux top")
+            async def cancel(operations: OperationsContract) -> str:
+                answers = await operations.runs.cancel(job_id, reason="from pollux top")
                 count = counted(len(answers), "run")
                 return f"{count} of job {job_id}: cancelled or asked to stop" if answers else "nothing is live"
 
             self._confirm(f"Cancel the live runs of job {job_id}?", cancel)
 
-    def _confirm(self, question: str, deed: Callable[[Pollux], Awaitable[str]]) -> None:
+    def _confirm(self, question: str, deed: Callable[[OperationsContract], Awaitable[str]]) -> None:
         async def answered(answer: bool | None) -> None:  # noqa: FBT001  textual calls it so
             self.say(await self._told(deed) if answer else "nothing was done")
 
         self.push_screen(Question(question), answered)
 
-    async def _told(self, deed: Callable[[Pollux], Awaitable[str]]) -> str:
+    async def _told(self, deed: Callable[[OperationsContract], Awaitable[str]]) -> str:
         """What happened, in words; also if it did not."""
         try:
             return await self.link.ask(deed)
@@ -291,8 +294,8 @@ class Top(App[None]):
         job_id = self.chosen()
         if job_id is not None:
 
-            async def why(app: Pollux) -> str:
-                answer = await app.why(job_id)
+            async def why(operations: OperationsContract) -> str:
+                answer = await operations.status.why(job_id)
                 expected = ago(answer.expected_ms, now=now_ms())
                 parts = (("", answer.reason), ("expected: ", expected), ("cure: ", answer.cure))
                 return "\n".join(f"{name}{clean(value)}" for name, value in parts if value)
@@ -301,8 +304,10 @@ class Top(App[None]):
 
     async def action_dead(self) -> None:
         try:
-            page = await self.link.ask(lambda app: app.list_runs(RunFilter(states=(RunState.DEAD,)), limit=DEAD_SHOWN))
-            counts = await self.link.ask(lambda app: app.counts())
+            page = await self.link.ask(
+                lambda operations: operations.runs.list_runs(RunFilter(states=(RunState.DEAD,)), limit=DEAD_SHOWN)
+            )
+            counts = await self.link.ask(lambda operations: operations.status.counts())
         except PolluxError as error:
             self.say(f"! {error}")
             return
@@ -312,12 +317,14 @@ class Top(App[None]):
         self.push_screen(DeadLetters(page.runs, counts.dead, now_ms(), self._act_on), lambda said: self.say(said or ""))
 
     async def _act_on(self, verb: str, run: Run) -> str:
-        async def act(app: Pollux) -> str:
+        async def act(operations: OperationsContract) -> str:
             if verb == "drop":
                 return (
-                    f"run {run.id} is forgotten" if await app.drop([run.id]) else f"! there is no run {run.id} any more"
+                    f"run {run.id} is forgotten"
+                    if await operations.dead_letters.drop([run.id])
+                    else f"! there is no run {run.id} any more"
                 )
-            [answer] = await app.revive([run.id])
+            [answer] = await operations.dead_letters.revive([run.id])
             return f"run {run.id} runs again" if answer.answer.value == "ok" else f"! {run.id}: {answer.answer.value}"
 
         return await self._told(act)

@@ -109,9 +109,9 @@ async def list_dead(desk: RequestContext, query: DeadQuery) -> DeadList:
         finished_after_ms=None if since is None else read_at("since", moment_ms, since),
     )
     with of_cursor():
-        page = await desk.verbs.list_runs(where, after=given(query.cursor), limit=query.limit)
+        page = await desk.operations.runs.list_runs(where, after=given(query.cursor), limit=query.limit)
     is_all = where == RunFilter(states=DEAD)
-    total = (await desk.verbs.counts()).dead if is_all else None
+    total = (await desk.operations.status.counts()).dead if is_all else None
     if total is None and page.next is None and query.cursor is UNSET:
         total = len(page.runs)
     return DeadList(await each_made(run_view, page.runs), total, page.next, unreadable_views(page.unreadable))
@@ -132,7 +132,11 @@ async def show(desk: RequestContext, run_id: str) -> RunView:
 async def revive(desk: RequestContext, body: DeadBody) -> Revived:
     """Revive dead letters with their full number of attempts: by id, or all that match."""
     where = _filter(body)
-    answers = await (desk.verbs.revive(body.ids) if where is None else desk.verbs.revive_where(where))
+    answers = await (
+        desk.operations.dead_letters.revive(body.ids)
+        if where is None
+        else desk.operations.dead_letters.revive_where(where)
+    )
     items = [DeadItem(each.id, each.answer.value, WHY_NOT.get(each.answer.value, "")) for each in answers]
     refused = [item for item in items if item.answer != "ok"]
     return Revived(
@@ -145,17 +149,17 @@ async def drop(desk: RequestContext, body: DeadBody) -> Dropped:
     """Delete dead letters permanently: by id, or all that match."""
     where = _filter(body)
     if where is not None:
-        return Dropped(await desk.verbs.drop_where(where))
+        return Dropped(await desk.operations.dead_letters.drop_where(where))
     for run_id in body.ids or ():
         await _dead(desk, run_id)
-    return Dropped(await desk.verbs.drop(body.ids))
+    return Dropped(await desk.operations.dead_letters.drop(body.ids))
 
 
 @routes.post("/api/v2/dead-letters/{run_id}/revive", Role.OPERATOR, refuses=(409,))
 async def revive_one(desk: RequestContext, run_id: str) -> Revived:
     """Revive one dead letter with its full number of attempts."""
     await _dead(desk, run_id)
-    [answer] = await desk.verbs.revive([run_id])
+    [answer] = await desk.operations.dead_letters.revive([run_id])
     if answer.answer.value != "ok":
         raise Conflict(f"run {run_id}: {WHY_NOT.get(answer.answer.value, answer.answer.value)}")
     return Revived(1, 0, [DeadItem(run_id, "ok", "")])
@@ -165,11 +169,11 @@ async def revive_one(desk: RequestContext, run_id: str) -> Revived:
 async def drop_one(desk: RequestContext, run_id: str) -> Dropped:
     """Delete one dead letter permanently."""
     await _dead(desk, run_id)
-    return Dropped(await desk.verbs.drop([run_id]))
+    return Dropped(await desk.operations.dead_letters.drop([run_id]))
 
 
 async def _dead(desk: RequestContext, run_id: str) -> Run:
-    run = await desk.verbs.get_run(run_id)
+    run = await desk.operations.runs.get_run(run_id)
     if run.state is not RunState.DEAD:
         raise Conflict(f"run {run_id} is {run.state.value}, not a dead letter", found={"state": run.state.value})
     return run

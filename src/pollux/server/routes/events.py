@@ -61,7 +61,7 @@ async def stream(desk: RequestContext, query: EventsQuery) -> Response:
     event `missed` if some were dropped.  The stream ends after `seconds`, or after an hour; reconnect, as browsers do.
     """
     kinds = _kinds(given(query.kind))
-    ring = ring_of(desk.verbs, desk.request)
+    ring = ring_of(desk.app, desk.request)
     if ring.listeners >= CLIENTS_MAX:
         raise Problem(503, "too many event clients", f"{CLIENTS_MAX} clients are connected", cure="close some of them")
     if desk.request.method == "HEAD":
@@ -69,14 +69,14 @@ async def stream(desk: RequestContext, query: EventsQuery) -> Response:
     limits: ApiLimits = desk.request.app.state.limits
     seconds = min(given(query.seconds) or SECONDS_MAX, limits.listen_s)
     last = desk.request.headers.get("last-event-id", "")
-    return EventStream(ring, desk.verbs.node_id, last, given(query.job_id), kinds, seconds)
+    return EventStream(ring, desk.app.node_id, last, given(query.job_id), kinds, seconds)
 
 
-def ring_of(verbs: Pollux, request: Request) -> EventBuffer:
+def ring_of(app: Pollux, request: Request) -> EventBuffer:
     """The one ring of this API, made when somebody first listens."""
     state = request.app.state
     if getattr(state, "ring", None) is None or state.ring.is_closed:
-        state.ring = EventBuffer(verbs.events, verbs.clock)
+        state.ring = EventBuffer(app.events, app.clock)
     ring: EventBuffer = state.ring
     return ring
 

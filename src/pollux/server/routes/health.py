@@ -119,10 +119,10 @@ async def _exposed(desk: RequestContext, *, openmetrics: bool) -> bytes:
     """Written at most once a second, however many ask: it takes the processor longer than any other answer."""
     kept: dict[str, tuple[Any, bytes]] = desk.request.app.state.told
     async with desk.request.app.state.telling:
-        key, now_ms = f"metrics {openmetrics}", desk.verbs.now_ms()
+        key, now_ms = f"metrics {openmetrics}", desk.operations.now_ms()
         at_ms, body = kept.get(key, (0, b""))
         if not at_ms <= now_ms < at_ms + KEPT_MS:
-            body = await exposition(desk.verbs, openmetrics=openmetrics)
+            body = await exposition(desk.app, openmetrics=openmetrics)
             kept[key] = (now_ms, body)
     return body
 
@@ -132,11 +132,11 @@ async def _told(desk: RequestContext, write: Callable[[Health], dict[str, Any]])
     state = desk.request.app.state
     kept: dict[str, tuple[Any, bytes]] = state.told
     async with state.telling:  # whoever waited for the same look finds it written
-        deployment = await desk.verbs.watch.deployment()
+        deployment = await desk.app.watch.deployment()
         seen, body = kept.get(write.__name__, (None, b""))
         if deployment is not None and seen is deployment:
             return Response(body, media_type="application/json")
-        found = await desk.verbs.health()
+        found = await desk.operations.status.health()
         body = msgspec.json.encode(HIDDEN.hide_in(write(found))) + LINE_END
         kept[write.__name__] = (found.snapshot.deployment, body)
     return Response(body, media_type="application/json")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from pollux.app.overview import runs_in_state
-from pollux.app.verbs import ANYWAY
+from pollux.app.operations.runs import ANYWAY
+from pollux.app.operations.status import runs_in_state
 from pollux.errors import Conflict, Unreadable
 from pollux.model import STOP, Job
 from pollux.secrets import hide
@@ -87,9 +87,9 @@ class WhyView(Struct, frozen=True):
 @routes.post("/api/v2/jobs/{job_id}/pause", Role.OPERATOR)
 async def pause(desk: RequestContext, job_id: str, body: PauseBody) -> PausedView:
     """Stop the firings of a job until it is resumed, or for a while."""
-    found = await desk.verbs.find_job(job_id)
-    key = await desk.verbs.pause(job_id, reason=body.reason or "", duration=body.duration)
-    stop = next((each for each in await desk.verbs.stops() if each.key == key), None)
+    found = await desk.operations.jobs.find_job(job_id)
+    key = await desk.operations.pauses.pause(job_id, reason=body.reason or "", duration=body.duration)
+    stop = next((each for each in await desk.operations.pauses.stops() if each.key == key), None)
     until = None if stop is None else moment(stop.expires_ms)
     words = "the job is paused; due times meanwhile are skipped" + _unreadable(found)
     return PausedView(words, job_id, key.removeprefix(STOP), until)
@@ -98,8 +98,8 @@ async def pause(desk: RequestContext, job_id: str, body: PauseBody) -> PausedVie
 @routes.post("/api/v2/jobs/{job_id}/resume", Role.OPERATOR)
 async def resume(desk: RequestContext, job_id: str) -> ResumedView:
     """Resume a paused job."""
-    found = await desk.verbs.find_job(job_id)
-    was = await desk.verbs.resume(job_id)
+    found = await desk.operations.jobs.find_job(job_id)
+    was = await desk.operations.pauses.resume(job_id)
     words = ("the job is resumed" if was else "the job was not paused") + _unreadable(found)
     return ResumedView(words, job_id, was)
 
@@ -107,8 +107,8 @@ async def resume(desk: RequestContext, job_id: str) -> ResumedView:
 @routes.post("/api/v2/jobs/{job_id}/cancel", Role.OPERATOR)
 async def cancel(desk: RequestContext, job_id: str, body: ReasonBody) -> CancelledView:
     """Cancel the live runs of a job: waiting ones at once, running ones by request.  Its schedule stays."""
-    found = await desk.verbs.find_job(job_id)
-    answers = await desk.verbs.cancel(job_id, reason=body.reason or "")
+    found = await desk.operations.jobs.find_job(job_id)
+    answers = await desk.operations.runs.cancel(job_id, reason=body.reason or "")
     words = "the job has no live run"
     if answers:
         words = f"{counted(len(answers), 'run')} {'is' if len(answers) == 1 else 'are'} cancelled or requested to stop"
@@ -129,14 +129,14 @@ async def force_run(desk: RequestContext, job_id: str, body: ForceBody) -> Force
     409 with the id of the live run if there is one and the job does not allow overlap, unless `anyway` is set.  Of
     many concurrent requests one starts a run.  A run that is scheduled for later does not count as live.
     """
-    job = await desk.verbs.get_job(job_id)
+    job = await desk.operations.jobs.get_job(job_id)
     check_asker(desk, job, body.params)
     run_id = made_id(desk) if desk.once else None
     try:
-        run = await desk.verbs.run_now(job, body.params, anyway=body.anyway, id=run_id)
+        run = await desk.operations.runs.run_now(job, body.params, anyway=body.anyway, id=run_id)
     except Conflict as error:
         raise Conflict(error.what, found=error.found, cure=error.cure.replace(ANYWAY, BY_API)) from None
-    drain = await desk.verbs.drain_here()
+    drain = await desk.operations.workers.drain_here()
     words = "the job runs now" if drain is None else f"the run waits: {drain}; POST /api/v2/scheduler/resume ends it"
     return ForcedView(words, job_id, run_view(run))
 
@@ -144,7 +144,7 @@ async def force_run(desk: RequestContext, job_id: str, body: ForceBody) -> Force
 @routes.get("/api/v2/jobs/{job_id}/why", Role.VIEWER)
 async def why(desk: RequestContext, job_id: str) -> WhyView:
     """Explain why the job runs or does not run."""
-    await desk.verbs.find_job(job_id)
+    await desk.operations.jobs.find_job(job_id)
     return await why_view(desk, job_id)
 
 
@@ -154,21 +154,21 @@ async def runs_of(desk: RequestContext, job_id: str, query: RunQuery) -> RunList
     where = replace(run_filter_of(query), job_id=job_id)
     page = await page_of(desk, query, where)
     if not page.runs:
-        await desk.verbs.find_job(job_id)
+        await desk.operations.jobs.find_job(job_id)
     return RunList(await each_made(run_view, page.runs), page.next, unreadable_views(page.unreadable))
 
 
 async def page_of(desk: RequestContext, query: RunQuery, where: RunFilter) -> RunPage:
     """The page of runs that a query asks for."""
-    states, now_ms = states_of(query), desk.verbs.now_ms()
+    states, now_ms = states_of(query), desk.operations.now_ms()
     with of_cursor():
         return await runs_in_state(
-            desk.verbs, states, where, now_ms=now_ms, after=given(query.cursor), limit=query.limit
+            desk.operations.runs, states, where, now_ms=now_ms, after=given(query.cursor), limit=query.limit
         )
 
 
 async def why_view(desk: RequestContext, name: str) -> WhyView:
-    found = await desk.verbs.why(name)
+    found = await desk.operations.status.why(name)
     return WhyView(name, found.answer, hide(found.reason), moment(found.expected_ms), found.cure)
 
 

@@ -9,9 +9,8 @@ from urllib.parse import quote
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
-from pollux.app.batches import PutResult
-from pollux.app.overview import JobState
-from pollux.app.ownership import cure_of
+from pollux.app.operations.jobs import PutResult, cure_of
+from pollux.app.operations.status import JobState
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, PolluxError, Unreadable, problems_of
 from pollux.model import API_SOURCE, VERSION_MAX, Answer, Job, Note
 from pollux.model.params import PRIORITIES
@@ -97,7 +96,7 @@ class DoneView(Struct, frozen=True):
 
 def made_id(desk: RequestContext, number: int = 0) -> str:
     """The id of a thing that was sent without; with an idempotency key the same every time."""
-    return f"{desk.once[:20]}{number:08x}" if desk.once else desk.verbs.new_id()
+    return f"{desk.once[:20]}{number:08x}" if desk.once else desk.operations.new_id()
 
 
 def row_view(row: JobState) -> JobView:
@@ -128,7 +127,7 @@ async def create(desk: RequestContext, body: JobBody) -> Reply:
     """
     job = await _given(desk, body, made_id(desk) if body.id is None else body.id)
     together: JobBatcher = desk.request.app.state.together
-    said, stops = await together.add(desk.verbs, desk.identity.name, JobPut(job, 0), body.scheduler_version)
+    said, stops = await together.add(desk.operations, desk.identity.name, JobPut(job, 0), body.scheduler_version)
     written = _sure(said, body)
     if written.answer is Answer.CONFLICT and written.revision:
         written = replace(written, detail="it exists already with another definition")
@@ -154,7 +153,7 @@ async def list_jobs(desk: RequestContext, query: JobQuery) -> JobList:
         priority=None if priority is None else PRIORITIES.get(priority) or int(priority),
         source_id=given(query.source_id),
     )
-    page = await desk.verbs.job_rows(
+    page = await desk.operations.listing.job_rows(
         where, state=state, after=given(query.cursor), offset=query.offset, limit=query.limit
     )
     views = await each_made(row_view, page.rows)
@@ -165,7 +164,7 @@ async def list_jobs(desk: RequestContext, query: JobQuery) -> JobList:
 @routes.get("/api/v2/jobs/{job_id}", Role.VIEWER, answer=JobView, refuses=(409,))
 async def show(desk: RequestContext, job_id: str) -> Reply:
     """Show one job: its definition, its state and its last outcomes."""
-    row = await desk.verbs.job_row(job_id)
+    row = await desk.operations.listing.job_row(job_id)
     return Reply(row_view(row), headers=etag(row.job.revision))
 
 
@@ -200,7 +199,7 @@ async def change(desk: RequestContext, job_id: str, body: JobBody) -> Reply:
     cure = "read it again, and send the change with its revision"
     if isinstance(there, Job) and there.source != API_SOURCE:
         cure = _cure_of_owned(there)
-    stops = await desk.verbs.stops() if there is None else None
+    stops = await desk.operations.pauses.stops() if there is None else None
     return await _put_reply(desk, written, stops=stops, cure=cure, **more)
 
 
@@ -210,9 +209,9 @@ async def delete(desk: RequestContext, job_id: str) -> DoneView:
 
     Refused (409) for a job of a file or of code while a node that declares it lives, as the node would add it again.
     """
-    [there] = await desk.verbs.jobs_by_id([job_id])
+    [there] = await desk.operations.jobs.jobs_by_id([job_id])
     try:
-        await desk.verbs.delete_jobs([job_id])
+        await desk.operations.jobs.delete_jobs([job_id])
     except Conflict as error:
         cure = "" if there is None else cure_of(there, _pause(there))
         raise Problem(409, "conflict", error.what, cure=cure) from None
@@ -228,13 +227,15 @@ async def create_batch(desk: RequestContext, body: BatchBody) -> BatchAnswer:
     items: list[BatchItem | None] = []
     puts: list[JobPut] = []
     bodies: list[JobBody] = []
-    known = await known_handlers(desk.verbs, ())
+    known = await known_handlers(desk.operations, ())
     async for number, sent in in_pieces(body.jobs):
         try:
             one = read_body(JobBody, sent)
-            job = job_of_body(one, made_id(desk, number) if one.id is None else one.id, desk.verbs.check_params)
+            job = job_of_body(
+                one, made_id(desk, number) if one.id is None else one.id, desk.operations.jobs.check_params
+            )
             if job.handler not in known:
-                known = await known_handlers(desk.verbs, {job.handler})
+                known = await known_handlers(desk.operations, {job.handler})
             check_author(desk, job, known)
             _refuse_version(desk, one)
         except (PolluxError, Problem) as error:
@@ -243,7 +244,7 @@ async def create_batch(desk: RequestContext, body: BatchBody) -> BatchAnswer:
             items.append(None)
             puts.append(JobPut(job, None if body.overwrite else 0))
             bodies.append(one)
-    answers = await desk.verbs.put_each(puts)
+    answers = await desk.operations.jobs.put_each(puts)
     refused_ids = [each.job.id for each in answers if isinstance(each, PutResult) and each.answer is Answer.CONFLICT]
     cures = await _cures(desk, refused_ids, 'send "overwrite": true to change what is there')
     cure_by_id = dict(zip(refused_ids, cures, strict=True))
@@ -259,21 +260,21 @@ async def create_batch(desk: RequestContext, body: BatchBody) -> BatchAnswer:
 async def _there(desk: RequestContext, job_id: str) -> Job | Unreadable | None:
     """The job in whose place another is put."""
     try:
-        return await desk.verbs.find_job(job_id)
+        return await desk.operations.jobs.find_job(job_id)
     except NotFound:
         return None
 
 
 async def _given(desk: RequestContext, body: JobBody, job_id: str) -> Job:
     """The job that the body means, if they may put it."""
-    job = job_of_body(body, job_id, desk.verbs.check_params)
-    check_author(desk, job, await known_handlers(desk.verbs, {job.handler}))
+    job = job_of_body(body, job_id, desk.operations.jobs.check_params)
+    check_author(desk, job, await known_handlers(desk.operations, {job.handler}))
     return job
 
 
 async def _put(desk: RequestContext, body: JobBody, job_id: str, *, revision: int | None) -> PutResult:
     job = await _given(desk, body, job_id)
-    [said] = await desk.verbs.put_each([JobPut(job, revision)], version=body.scheduler_version)
+    [said] = await desk.operations.jobs.put_each([JobPut(job, revision)], version=body.scheduler_version)
     return _sure(said, body)
 
 
@@ -303,8 +304,8 @@ async def _put_reply(
         raise Problem(409, title, words, cure=cure, revision=written.revision, **more)
     if written.answer is Answer.OK and stops is not None:
         headers = {"Location": f"/api/v2/jobs/{quoted(job.id)}", **etag(written.revision)}
-        return Reply(row_view(await desk.verbs.new_row(job, stops)), 201, headers)
-    row = await desk.verbs.job_row(job.id)
+        return Reply(row_view(await desk.operations.listing.new_row(job, stops)), 201, headers)
+    row = await desk.operations.listing.job_row(job.id)
     return Reply(row_view(row), 200, etag(row.job.revision))
 
 
@@ -326,8 +327,8 @@ def _revision(desk: RequestContext, body: JobBody) -> int | None:
 
 
 def _refuse_version(desk: RequestContext, body: JobBody) -> None:
-    if body.scheduler_version not in (None, desk.verbs.scheduler_version):
-        what = f"this node serves version {desk.verbs.scheduler_version}"
+    if body.scheduler_version not in (None, desk.operations.scheduler_version):
+        what = f"this node serves version {desk.operations.scheduler_version}"
         raise InvalidInput(what, where="scheduler_version", cure="send jobs of another version one by one")
 
 
@@ -351,7 +352,7 @@ def _batch_item(written: PutResult | PolluxError, body: JobBody, cures: Mapping[
 
 async def _cures(desk: RequestContext, job_ids: Sequence[str], usual: str) -> list[str]:
     """What helps where a job is there already: `usual`, with its id in it, if the API may change it."""
-    there = await desk.verbs.jobs_by_id(job_ids) if job_ids else []
+    there = await desk.operations.jobs.jobs_by_id(job_ids) if job_ids else []
     return [
         usual.format(quoted(job_id)) if job is None or job.source == API_SOURCE else _cure_of_owned(job)
         for job_id, job in zip(job_ids, there, strict=True)

@@ -7,8 +7,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
-from pollux.app.overview import nodes_now
-from pollux.app.versions import Percentiles, VersionFigures
+from pollux.app.operations.status import nodes_now
+from pollux.app.operations.versions import Percentiles, VersionFigures
 from pollux.errors import read_at
 from pollux.model import VERSION_MAX, Node, NodeRole, leader_of, role_of
 from pollux.server.roles import Role
@@ -90,7 +90,7 @@ class ComparedView(Struct, frozen=True):
 @routes.get("/api/v2/nodes", Role.VIEWER)
 async def list_nodes(desk: RequestContext) -> NodeList:
     """List the live nodes, and the leader."""
-    nodes = await nodes_now(desk.verbs)
+    nodes = await nodes_now(desk.operations)
     leader = leader_of(nodes)
     return NodeList([_view(node) for node in nodes], None if leader is None else leader.id)
 
@@ -102,7 +102,7 @@ async def list_versions(desk: RequestContext) -> VersionList:
         VersionView(
             each.number, each.counts.jobs, each.counts.held, each.counts.ready, each.counts.leased, each.leader or None
         )
-        for each in await desk.verbs.versions()
+        for each in await desk.operations.versions.list_versions()
     ]
     return VersionList(found)
 
@@ -110,8 +110,8 @@ async def list_versions(desk: RequestContext) -> VersionList:
 @routes.get("/api/v2/versions/compare", Role.VIEWER, refuses=(404,), beyond="an invalid time")
 async def compare_versions(desk: RequestContext, query: CompareQuery) -> ComparedView:
     """Compare two scheduler versions by the runs that ended since then."""
-    since_ms = read_at("since", lambda told: past_ms(told, desk.verbs.now_ms()), query.since)
-    figures = await desk.verbs.compare((query.one, query.other), since_ms=since_ms)
+    since_ms = read_at("since", lambda told: past_ms(told, desk.operations.now_ms()), query.since)
+    figures = await desk.operations.versions.compare((query.one, query.other), since_ms=since_ms)
     return ComparedView(moment(since_ms), [_figures(each) for each in figures])
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
-from pollux.app.overview import nobody_of
+from pollux.app.operations.status import nobody_of
 from pollux.errors import NotFound
 from pollux.model import STOP, Note
 from pollux.secrets import HIDDEN, hide
@@ -109,7 +109,7 @@ class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
 @routes.get("/api/v2/stops", Role.VIEWER)
 async def list_stops(desk: RequestContext) -> StopList:
     """List all pauses."""
-    return StopList([_stop(note) for note in await desk.verbs.stops()])
+    return StopList([_stop(note) for note in await desk.operations.pauses.stops()])
 
 
 @routes.post(
@@ -125,45 +125,47 @@ async def pause(desk: RequestContext, body: StopBody) -> StopMade:
 
     `hint` is set if no job has that group or target.
     """
-    key = await desk.verbs.pause(
+    key = await desk.operations.pauses.pause(
         group=body.group,
         target=body.target,
         everything=body.everything,
         reason=body.reason or "",
         duration=body.duration,
     )
-    found = next((note for note in await desk.verbs.stops() if note.key == key), None)
-    hint = await nobody_of(desk.verbs, group=body.group, target=body.target)
+    found = next((note for note in await desk.operations.pauses.stops() if note.key == key), None)
+    hint = await nobody_of(desk.operations, group=body.group, target=body.target)
     return StopMade(**asdict(_stop(found or Note(key, {}))), hint=hint)
 
 
 @routes.delete("/api/v2/stops", Role.OPERATOR, beyond="none, or more than one, of `group`, `target` and `everything`")
 async def resume(desk: RequestContext, query: StopQuery) -> StopGone:
     """Resume a group, a target or everything."""
-    was = await desk.verbs.resume(group=given(query.group), target=given(query.target), everything=query.everything)
+    was = await desk.operations.pauses.resume(
+        group=given(query.group), target=given(query.target), everything=query.everything
+    )
     return StopGone("it is resumed" if was else "it was not paused", was)
 
 
 @routes.get("/api/v2/breakers", Role.VIEWER)
 async def list_breakers(desk: RequestContext) -> BreakerList:
     """List circuit breakers; none before this version supports them."""
-    notes = await desk.verbs.kept(BREAKER)
+    notes = await desk.operations.storage.kept(BREAKER)
     return BreakerList([_breaker(note) for note in notes])
 
 
 @routes.post("/api/v2/breakers/{name}/reset", Role.OPERATOR)
 async def reset_breaker(desk: RequestContext, name: str) -> BreakerReset:
     """Close a circuit breaker, so that its target is tried again now."""
-    if not any(note.key == f"{BREAKER}{name}" for note in await desk.verbs.kept(f"{BREAKER}{name}")):
+    if not any(note.key == f"{BREAKER}{name}" for note in await desk.operations.storage.kept(f"{BREAKER}{name}")):
         raise NotFound("breaker", name, cure="GET /api/v2/breakers lists them")
-    await desk.verbs.reset_breaker(name)
+    await desk.operations.pauses.reset_breaker(name)
     return BreakerReset("the breaker is closed", name)
 
 
 @routes.get("/api/v2/audit", Role.VIEWER)
 async def list_audit(desk: RequestContext, query: AuditQuery) -> AuditList:
     """List the lines of the audit log, newest first."""
-    page = await desk.verbs.audit(after=given(query.before) or 0, limit=query.limit, newest=True)
+    page = await desk.operations.audit.list_audit(after=given(query.before) or 0, limit=query.limit, newest=True)
     lines = [
         AuditView(line.seq, moment(line.at_ms), line.actor, line.action, line.subject, hide(line.detail), line.chain)
         for line in reversed(page.lines)

@@ -31,6 +31,6 @@ async def live(desk: RequestContext) -> AliveView:  # noqa: ARG001  every route 
 @routes.open("/ready", answer=ReadyView, also={503: ReadyView})
 async def ready(desk: RequestContext) -> Reply:
     """Test whether the node has started and is not draining."""
-    crew = desk.verbs.crew
+    crew = desk.app.crew
     is_ready = crew is not None and not crew.status().is_draining
     return Reply(ReadyView("ready" if is_ready else "not ready"), 200 if is_ready else 503)

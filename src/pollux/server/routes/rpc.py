@@ -34,7 +34,7 @@ ROLES: Mapping[str, Role] = {
     **dict.fromkeys(("drain_workers", "resume_workers", "trigger"), Role.OPERATOR),
     **dict.fromkeys(("set_setting", "unset_setting", "reload", "rollback"), Role.ADMIN),
     **dict.fromkeys(("file_in_force", "options_in_force"), Role.ADMIN),
-    **dict.fromkeys(("create_token", "tokens", "revoke_token", "rotate_token"), Role.ADMIN),
+    **dict.fromkeys(("create_token", "list_tokens", "revoke_token", "rotate_token"), Role.ADMIN),
     **dict.fromkeys(("finish_version", "dump", "load"), Role.ADMIN),
 }
 
@@ -47,7 +47,7 @@ routes = Routes("verbs")
 async def hello(desk: RequestContext) -> Response:
     """The node's identity and that of the caller."""
     _refuse_other_versions(desk)
-    url = desk.verbs.store_url
+    url = desk.app.store_url
     answer = Hello(
         version=__version__,
         store=hide(url),
@@ -64,7 +64,7 @@ async def _sealed(desk: RequestContext) -> str:
     """Nothing if the store cannot say it now: whoever is greeted may ask for what needs none, like the health."""
     try:
         async with asyncio.timeout(SEALED_S):
-            return await desk.verbs.sealed()
+            return await desk.app.sealed()
     except (StoreError, TimeoutError):
         return ""
 
@@ -73,7 +73,7 @@ async def _store_now(desk: RequestContext) -> int:
     """0 if the store cannot say it now."""
     try:
         async with asyncio.timeout(SEALED_S):
-            return await desk.verbs.store_now()
+            return await desk.operations.storage.store_now()
     except (StoreError, TimeoutError):
         return 0
 
@@ -88,18 +88,19 @@ async def ask(desk: RequestContext) -> Response:
         raise Problem(404, "not found", words, cure="programs use the routes of /api/v2/docs")
     desk.refuse_below(ROLES[name])
     verb = verb_of(name)
+    act = getattr(getattr(desk.operations, verb.group), name)
     try:
         said = verb.unpacked(await read_bytes(desk.request, BODY_MAX))
         if name == "load" and "peer" not in desk.request.scope["state"]:  # on the machine itself they may do it anyway
             _refuse_trust(said.get("records", ()))
-        _refuse_missing(getattr(desk.verbs, name), said)
+        _refuse_missing(act, said)
         if said.get("params") and "job" in said:
-            job, params = await desk.verbs.get_job(said["job"]), said["params"]
+            job, params = await desk.operations.jobs.get_job(said["job"]), said["params"]
             for each in [params] if isinstance(params, Mapping) else params:
                 check_asker(desk, job, each)
         if verb.is_paged:
-            return await _paged(getattr(desk.verbs, name)(**said))
-        answer = await getattr(desk.verbs, name)(**said)
+            return await _paged(act(**said))
+        answer = await act(**said)
     except PolluxError as error:
         problem = problem_of(error)
         problem.more["error"] = told(error)

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from pollux.app.answers import RunAccepted
-from pollux.app.batches import RunRequest
+from pollux.app.operations.run_answers import RunAccepted
+from pollux.app.operations.runs import RunRequest
 from pollux.errors import PolluxError
 from pollux.model import Answer
 from pollux.server.authorization import check_asker
@@ -95,9 +95,9 @@ async def enqueue(desk: RequestContext, body: RunBody) -> Reply:
     The same `id` again returns the existing run: 200, and `message` names the sent fields that were ignored.  At most
     one live run may have a `key`: otherwise 409.  The job's schedule goes on until a run for later is due.
     """
-    job = await desk.verbs.get_job(body.job_id)
+    job = await desk.operations.jobs.get_job(body.job_id)
     check_asker(desk, job, body.params)
-    accepted = await desk.verbs.accept(
+    accepted = await desk.operations.runs.accept(
         job,
         body.params,
         id=made_id(desk) if body.id is None and desk.once else body.id,
@@ -119,7 +119,7 @@ async def enqueue_batch(desk: RequestContext, body: RunsBody) -> RunsAnswer:
     async for number, sent in in_pieces(body.runs):
         asks.append(_ask(desk, {"job_id": body.job_id, **sent} if body.job_id is not None else sent, number))
     asks = await _permitted(desk, asks)
-    accepted = iter(await desk.verbs.enqueue_each([ask for ask in asks if isinstance(ask, RunRequest)]))
+    accepted = iter(await desk.operations.runs.enqueue_each([ask for ask in asks if isinstance(ask, RunRequest)]))
     named = [bool(sent.get("id")) for sent in body.runs]
     items = [
         _item(next(accepted) if isinstance(ask, RunRequest) else ask, own) for ask, own in zip(asks, named, strict=True)
@@ -131,14 +131,14 @@ async def enqueue_batch(desk: RequestContext, body: RunsBody) -> RunsAnswer:
 @routes.get("/api/v2/runs/{run_id}", Role.VIEWER, refuses=(409,))
 async def show(desk: RequestContext, run_id: str) -> RunView:
     """Show one run in full."""
-    return run_view(await desk.verbs.get_run(run_id))
+    return run_view(await desk.operations.runs.get_run(run_id))
 
 
 @routes.post("/api/v2/runs/{run_id}/cancel", Role.OPERATOR)
 async def cancel(desk: RequestContext, run_id: str, body: ReasonBody) -> RunCancelled:
     """Cancel one run: at once if it waits, by request if it runs."""
-    await desk.verbs.find_run(run_id)
-    [answer] = await desk.verbs.cancel_runs([run_id], reason=body.reason or "")
+    await desk.operations.runs.find_run(run_id)
+    [answer] = await desk.operations.runs.cancel_runs([run_id], reason=body.reason or "")
     is_new = answer.answer is Answer.OK
     words = "cancelled, or requested to stop" if is_new else "it has ended already, or was requested to stop before"
     return RunCancelled(words, run_id, answer.answer.value)
@@ -147,7 +147,7 @@ async def cancel(desk: RequestContext, run_id: str, body: ReasonBody) -> RunCanc
 @routes.get("/api/v2/runs/{run_id}/why", Role.VIEWER)
 async def why(desk: RequestContext, run_id: str) -> WhyView:
     """Explain why the run runs or does not run."""
-    await desk.verbs.find_run(run_id)
+    await desk.operations.runs.find_run(run_id)
     return await why_view(desk, run_id)
 
 
@@ -165,7 +165,7 @@ async def _permitted(
 ) -> list[RunRequest | PolluxError | Problem]:
     """Those with params may need another role, by the handler of their job."""
     ids = list(dict.fromkeys(ask.job_id for ask in asks if isinstance(ask, RunRequest) and ask.params))
-    jobs = {job.id: job for job in await desk.verbs.jobs_by_id(ids) if job is not None} if ids else {}
+    jobs = {job.id: job for job in await desk.operations.jobs.jobs_by_id(ids) if job is not None} if ids else {}
     checked: list[RunRequest | PolluxError | Problem] = []
     for ask in asks:
         try:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from pollux.app.drain import TriggerResult
 from pollux.app.forecast import foretell, known_of
-from pollux.app.overview import nodes_now
+from pollux.app.operations.settings import Setting
+from pollux.app.operations.status import nodes_now
+from pollux.app.operations.workers import TriggerResult
 from pollux.app.reload import ReloadResult
-from pollux.app.settings import Setting
 from pollux.config.live_settings import LIVE_PATHS, is_overruled
 from pollux.errors import InvalidInput, NotFound, read_at
 from pollux.model import Job
@@ -167,7 +167,7 @@ class PlanView(Struct, frozen=True):
 async def drain(desk: RequestContext, query: NodeQuery, body: DrainBody) -> DrainView:
     """Stop workers from claiming runs until they are resumed, also across restarts; current runs and planning go on."""
     node = given(query.node)
-    await desk.verbs.drain_workers(node, reason=body.reason or "")
+    await desk.operations.workers.drain_workers(node, reason=body.reason or "")
     words = "the workers are drained" if node is None else f"node {node} is drained"
     return DrainView(words, draining=True, node=node, workers_busy=await _busy(desk, node))
 
@@ -176,7 +176,7 @@ async def drain(desk: RequestContext, query: NodeQuery, body: DrainBody) -> Drai
 async def resume(desk: RequestContext, query: NodeQuery) -> DrainView:
     """Let the workers claim again."""
     node = given(query.node)
-    was = await desk.verbs.resume_workers(node)
+    was = await desk.operations.workers.resume_workers(node)
     words = "the workers claim again" if was else "the workers were not drained"
     return DrainView(words, draining=False, node=node, workers_busy=await _busy(desk, node))
 
@@ -184,7 +184,7 @@ async def resume(desk: RequestContext, query: NodeQuery) -> DrainView:
 @routes.post("/api/v2/scheduler/trigger", Role.OPERATOR)
 async def trigger(desk: RequestContext) -> TriggerView:
     """Make the leader plan now, on whichever node it is, and report what it fired and released."""
-    done: TriggerResult = await desk.verbs.trigger()
+    done: TriggerResult = await desk.operations.workers.trigger()
     words = f"{done.fired} fired, {done.released} released, {done.skipped} skipped"
     if not done.leaders:
         words = "there is no leader, so nothing was planned"
@@ -204,26 +204,30 @@ async def reload(desk: RequestContext, body: ReloadBody) -> ReloadView:
     if body.text is None and (body.called or body.source):
         raise InvalidInput("it is required with `called` and `source`", where="text", cure="send the text")
     called, source = body.called or "", body.source or ""
-    verbs, dry_run, replace = desk.verbs, body.dry_run, body.replace
-    return _reloaded(await verbs.reload(dry_run=dry_run, text=body.text, called=called, source=source, replace=replace))
+    verbs, dry_run, replace = desk.operations, body.dry_run, body.replace
+    return _reloaded(
+        await verbs.config_file.reload(dry_run=dry_run, text=body.text, called=called, source=source, replace=replace)
+    )
 
 
 @routes.post("/api/v2/scheduler/rollback", Role.ADMIN, refuses=(404, 409, 422), beyond=NO_FILE)
 async def rollback(desk: RequestContext, body: RollbackBody) -> ReloadView:
     """Write the previous text back into the config file, and apply it."""
-    return _reloaded(await desk.verbs.rollback(body.to, replace=body.replace))
+    return _reloaded(await desk.operations.config_file.rollback(body.to, replace=body.replace))
 
 
 @routes.get("/api/v2/scheduler/file-versions", Role.VIEWER, refuses=(422,), beyond=NO_FILE)
 async def file_versions(desk: RequestContext) -> FileVersions:
     """List the texts of the config file that were applied, oldest first."""
-    return FileVersions([FileVersion(each.digest, moment(each.at_ms)) for each in await desk.verbs.file_versions()])
+    return FileVersions(
+        [FileVersion(each.digest, moment(each.at_ms)) for each in await desk.operations.config_file.file_versions()]
+    )
 
 
 @routes.get("/api/v2/scheduler/settings", Role.VIEWER)
 async def settings(desk: RequestContext) -> SettingList:
     """List the options that were changed for all nodes, and by whom."""
-    return SettingList([_setting(desk, each) for each in await desk.verbs.settings()])
+    return SettingList([_setting(desk, each) for each in await desk.operations.settings.list_settings()])
 
 
 @routes.put(
@@ -235,13 +239,13 @@ async def settings(desk: RequestContext) -> SettingList:
 )
 async def change_setting(desk: RequestContext, path: str, body: SettingBody) -> SettingView:
     """Change an option for all nodes, also across restarts."""
-    return _setting(desk, await desk.verbs.set_setting(path, body.value))
+    return _setting(desk, await desk.operations.settings.set_setting(path, body.value))
 
 
 @routes.delete("/api/v2/scheduler/settings/{path}", Role.ADMIN, parts_say=CHANGEABLE)
 async def unset_setting(desk: RequestContext, path: str) -> SettingGone:
     """Remove a setting, so that the file or the default applies again."""
-    if not await desk.verbs.unset_setting(path):
+    if not await desk.operations.settings.unset_setting(path):
         raise NotFound("setting", path, cure="it is not set: the file or the default applies already")
     return SettingGone("the file or the default applies again", path)
 
@@ -249,7 +253,7 @@ async def unset_setting(desk: RequestContext, path: str) -> SettingGone:
 @routes.get("/api/v2/scheduler/plan", Role.VIEWER, refuses=(409,), beyond="a window out of range")
 async def plan(desk: RequestContext, query: PlanQuery) -> PlanView:
     """Forecast the firings of a window: list, histogram, and the number of jobs without a schedule."""
-    now_ms = desk.verbs.now_ms()
+    now_ms = desk.operations.now_ms()
     since = given(query.since)
     from_ms = now_ms if since is None else read_at("from", moment_ms, since)
     width_ms = read_at("window", duration_ms, query.window)
@@ -257,10 +261,10 @@ async def plan(desk: RequestContext, query: PlanQuery) -> PlanView:
         raise InvalidInput("out of range", where="from", cure="from a day ago to 366d ahead")
     if not 0 < width_ms <= PLAN_MAX_MS:
         raise InvalidInput("out of range", where="window", cure="more than 0, and at most 366d")
-    if (count := (await desk.verbs.counts()).jobs) > PLAN_JOBS_MAX:
+    if (count := (await desk.operations.status.counts()).jobs) > PLAN_JOBS_MAX:
         cure = f"this route handles at most {PLAN_JOBS_MAX:,}; use `pollux plan`"
         raise InvalidInput(f"there are {count:,} jobs", cure=cure)
-    known = await known_of(desk.verbs)
+    known = await known_of(desk.operations)
     group, job_id = given(query.group), given(query.job_id)
 
     def chosen(job: Job) -> bool:
@@ -293,7 +297,7 @@ async def plan(desk: RequestContext, query: PlanQuery) -> PlanView:
 
 
 async def _busy(desk: RequestContext, node: str | None) -> int:
-    return sum(each.busy for each in await nodes_now(desk.verbs) if node in (None, each.id))
+    return sum(each.busy for each in await nodes_now(desk.operations) if node in (None, each.id))
 
 
 def _reloaded(done: ReloadResult) -> ReloadView:
@@ -321,7 +325,7 @@ def _setting(desk: RequestContext, each: Setting) -> SettingView:
 
 
 def _overruled_by(desk: RequestContext, path: str) -> str:
-    reloader = desk.verbs.reloader
+    reloader = desk.app.reloader
     if reloader is None or not is_overruled(reloader.config, path):
         return ""
     return reloader.config.origins[path]

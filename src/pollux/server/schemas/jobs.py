@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from pollux.app.overview import last_outcome
+from pollux.app.operations.status import last_outcome
 from pollux.model import VERSION_MAX, Cron, Interval, Job, Once, OnEvent, Retry
 from pollux.schedule.builders import describe_schedule
 from pollux.secrets import HIDDEN, hide

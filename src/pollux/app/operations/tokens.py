@@ -1,4 +1,4 @@
-"""Who may use the API?  Tokens: made, listed, taken back and exchanged here; the store keeps their hashes alone.
+"""Operations on API tokens: create, list, revoke and rotate them; the store keeps only their hashes.
 
 A token is `pf_<id>_<secret>`.  Its record is the note `token:<id>`, so that every node of the store knows it.
 """
@@ -13,7 +13,7 @@ from hashlib import sha256
 import msgspec
 from msgspec import Struct
 
-from pollux.app.audit_lines import ChangeVerbs
+from pollux.app.operations.context import OperationGroup
 from pollux.errors import Conflict, InvalidInput, NotFound, read_at
 from pollux.model import Note, NotePut
 from pollux.secrets import HIDDEN
@@ -63,8 +63,8 @@ class MadeToken(Struct, frozen=True):
     token: Token
 
 
-class TokenVerbs(ChangeVerbs):
-    """What can be asked about the API's tokens."""
+class TokenOperations(OperationGroup):
+    """Create, list, revoke and rotate the tokens of the API."""
 
     async def create_token(self, role: str, *, name: str = "", expires: str | float | None = None) -> MadeToken:
         """Make a token for a role; it is good for all nodes of the store at once."""
@@ -92,7 +92,7 @@ class TokenVerbs(ChangeVerbs):
         made = _made(FIRST, FIRST, ROLES[-1], await self._store.now(), None)
         return made if await self._keep(made) else None  # another node was quicker
 
-    async def tokens(self) -> list[Token]:
+    async def list_tokens(self) -> list[Token]:
         """All of them, by when they were made; one that cannot be read lets nobody in, and can be revoked by its id."""
         records, odd = await self._records()
         found = [*(record.token for record in records), *(Token(each, ILLEGIBLE, NOBODY, 0) for each in odd)]
@@ -115,9 +115,9 @@ class TokenVerbs(ChangeVerbs):
 
     async def revoke_token(self, ref: str) -> Token:
         """Take a token back, by its id or its name; every node refuses it within seconds."""
-        token = _chosen(await self.tokens(), ref)
+        token = _chosen(await self.list_tokens(), ref)
         puts = [NotePut(f"{RECORDS}{token.id}"), NotePut(BEGUN, await self._store.now())]
-        line = self._line("token revoke", token.id, _words(token))
+        line = self._audit.line("token revoke", token.id, _words(token))
         await self._store.put_notes(puts, audit=lambda answers: [line] if answers[0] is Answer.OK else [])
         return token
 
@@ -127,7 +127,7 @@ class TokenVerbs(ChangeVerbs):
         What the old one was to end at the new one is, too.
         """
         now_ms = await self._store.now()
-        old = _chosen(await self.tokens(), ref)
+        old = _chosen(await self.list_tokens(), ref)
         record = next((each for each in await self.token_records() if each.token.id == old.id), None)
         if record is None:
             cure = f"take it away and make a new one: `pollux token revoke {old.id}`, `pollux token create`"
@@ -140,7 +140,7 @@ class TokenVerbs(ChangeVerbs):
         made = _made(secrets.token_hex(4), old.name, old.role, now_ms, old.expires_ms)
         puts = [_put(msgspec.structs.replace(record, token=ending)), _put(_record_of(made))]
         words = f"by {made.token.id}; the old one ends in {format_ms(ends_ms - now_ms)}"
-        line = self._line("token rotate", old.id, _words(old, words))
+        line = self._audit.line("token rotate", old.id, _words(old, words))
         answers = await self._store.put_notes(puts, audit=lambda answers: [] if Answer.CONFLICT in answers else [line])
         if Answer.CONFLICT in answers:
             if answers[1] is Answer.OK:  # else it has the id of another token, which stays
@@ -158,7 +158,7 @@ class TokenVerbs(ChangeVerbs):
                 await self._store.put_notes([put])  # a conflict: somebody else did, or it went
 
     async def _keep(self, made: MadeToken) -> bool:
-        audit = self._on_record("token create", made.token.id, _words(made.token))
+        audit = self._audit.on_record("token create", made.token.id, _words(made.token))
         return await self._store.put_notes([_put(_record_of(made))], audit=audit) == [Answer.OK]
 
 

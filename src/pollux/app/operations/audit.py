@@ -1,23 +1,43 @@
-"""What did a change change?  The words in the audit log: before and after, short, and without secrets."""
+"""Audit log: the lines that go with a change, how they are worded, and how the log is read and verified.
+
+A line carries the hash over itself and the line before, so one that is edited, removed or moved breaks the chain at
+its place.  Old lines are pruned from the beginning: the first line left is trusted.  Cutting lines off the *end* leaves
+an intact chain; a mark (number and hash of the last line) kept elsewhere detects that.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from pollux.clock import Clock
-from pollux.errors import StoreError
+from pollux.errors import InvalidInput, StoreError
 from pollux.model import AuditLine, Job, definition
 from pollux.observe.logs import say_unrecorded
 from pollux.schedule.builders import describe_schedule
 from pollux.secrets import HIDDEN, hide
-from pollux.store.contract import BATCH_MAX, Answer, Audit, JobAnswer, JobPut, RunAnswer, RunFilter, Store
+from pollux.store.check_report import AuditChainCheck
+from pollux.store.contract import (
+    BATCH_MAX,
+    PAGE_MAX,
+    Answer,
+    Audit,
+    JobAnswer,
+    JobPut,
+    LogPage,
+    RunAnswer,
+    RunFilter,
+    Store,
+)
 from pollux.store.decoding import as_far
 from pollux.units import counted
 
+_MARK = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
 TOLD_MAX = 20  # jobs of one call whose change is told; of more only their number and the first names
 NAMED_MAX = 5  # runs of one call that are named
 VALUE_CHARS_MAX = 80
@@ -25,31 +45,28 @@ WORDS_CHARS_MAX = 1_000
 _UNTOLD = {"id", "source", "release", "declared", "schedule"}
 
 
-class ChangeVerbs:
-    """How changes are recorded, in the write that makes them: what was changed, never what was not."""
+class AuditRecorder:
+    """Lines for the changes of one actor, written with the change itself: only what was changed is recorded."""
 
-    _store: Store
-    _clock: Clock
-    _actor: str
-    _is_named: bool  # somebody is: what they ask for is on record.  The runs that a program asks for by itself are not.
+    def __init__(self, store: Store, clock: Clock, actor: str, *, is_named: bool) -> None:
+        self._store, self._clock, self._actor = store, clock, actor
+        self._is_named = is_named  # a person asks: their enqueues are recorded.  A program's own are not.
 
-    def _line(self, action: str, what: str, how: str = "", *, at_ms: int | None = None) -> AuditLine:
+    def line(self, action: str, what: str, how: str = "", *, at_ms: int | None = None) -> AuditLine:
         now_ms = self._clock.now_ms() if at_ms is None else at_ms
         return AuditLine(now_ms, self._actor, action, as_words(what)[:200], as_words(how))
 
-    def _on_record(self, action: str, what: str, how: str = "") -> Audit[Sequence[Answer | RunAnswer]]:
+    def on_record(self, action: str, what: str, how: str = "") -> Audit[Sequence[Answer | RunAnswer]]:
         """One line, if anything was done."""
-        line = self._line(action, what, how)
+        line = self.line(action, what, how)
         return lambda answers: [line] if any(map(_is_done, answers)) else []
 
-    def _first_on_record(self, action: str, what: str, how: str = "") -> Audit[Sequence[Answer]]:
+    def first_on_record(self, action: str, what: str, how: str = "") -> Audit[Sequence[Answer]]:
         """One line, if the first was done: the others only tidy up."""
-        lines = self._on_record(action, what, how)
+        lines = self.on_record(action, what, how)
         return lambda answers: lines(answers[:1])
 
-    def _jobs_on_record(
-        self, action: str, ids: Sequence[str], how: str = "", *, ahead: str = ""
-    ) -> Audit[list[Answer]]:
+    def jobs_on_record(self, action: str, ids: Sequence[str], how: str = "", *, ahead: str = "") -> Audit[list[Answer]]:
         """To which jobs it was done, in one line: `how`, or their names, with what goes ahead of them."""
         at_ms = self._clock.now_ms()
 
@@ -57,41 +74,41 @@ class ChangeVerbs:
             done = [job_id for job_id, answer in zip(ids, answers, strict=True) if answer is Answer.OK]
             subject = done[0] if len(done) == 1 else counted(len(done), "job")
             told = how or ahead + ", ".join(done[:TOLD_MAX])
-            return [self._line(action, subject, told, at_ms=at_ms)] if done else []
+            return [self.line(action, subject, told, at_ms=at_ms)] if done else []
 
         return lines
 
-    def _runs_on_record(self, action: str, subject: str, reason: str = "") -> Audit[list[RunAnswer]]:
+    def runs_on_record(self, action: str, subject: str, reason: str = "") -> Audit[list[RunAnswer]]:
         """To which runs it was done, in one line."""
         at_ms = self._clock.now_ms()
 
         def lines(answers: list[RunAnswer]) -> list[AuditLine]:
             done = [answer.id for answer in answers if answer.answer is Answer.OK]
             names = "" if done == [subject] else _named(done).removeprefix(f"{subject}: ")
-            return [self._line(action, subject, _joined(names, reason), at_ms=at_ms)] if done else []
+            return [self.line(action, subject, _joined(names, reason), at_ms=at_ms)] if done else []
 
         return lines
 
-    def _drops_on_record(self, ids: Sequence[str], by: str) -> Audit[int]:
+    def drops_on_record(self, ids: Sequence[str], by: str) -> Audit[int]:
         """Which dead letters are gone, and by what filter they were chosen."""
         at_ms = self._clock.now_ms()
 
         def lines(dropped: int) -> list[AuditLine]:
             number = "" if dropped == len(ids) else f"{dropped:,} of "
             told = _joined(number + _named(ids), by)
-            return [self._line("drop", "dead letters", told, at_ms=at_ms)] if dropped else []
+            return [self.line("drop", "dead letters", told, at_ms=at_ms)] if dropped else []
 
         return lines
 
-    async def _put_on_record(self, store: Store, puts: Sequence[JobPut]) -> list[JobAnswer]:
+    async def put_on_record(self, store: Store, puts: Sequence[JobPut]) -> list[JobAnswer]:
         before = {} if len(puts) > TOLD_MAX else await self._before(puts)
         answers: list[JobAnswer] = []
         for start in range(0, len(puts), BATCH_MAX):
             batch = puts[start : start + BATCH_MAX]
-            answers += await store.put_jobs(batch, audit=self._puts_on_record(batch, before))
+            answers += await store.put_jobs(batch, audit=self.puts_on_record(batch, before))
         return answers
 
-    def _puts_on_record(self, puts: Sequence[JobPut], before: Mapping[str, Job | None]) -> Audit[list[JobAnswer]]:
+    def puts_on_record(self, puts: Sequence[JobPut], before: Mapping[str, Job | None]) -> Audit[list[JobAnswer]]:
         """What they changed, job by job; of a crowd how many there were, and the first names.
 
         Where nobody has read what was before, the first revision tells what is new; else it is told how it is `now`.
@@ -103,10 +120,10 @@ class ChangeVerbs:
             done = [n for n, answer in enumerate(answers) if answer.answer is Answer.OK]
             if len(done) > TOLD_MAX:
                 names = ", ".join(puts[n].job.id for n in done[:TOLD_MAX])
-                return [self._line("put", counted(len(done), "job"), names, at_ms=at_ms)]
+                return [self.line("put", counted(len(done), "job"), names, at_ms=at_ms)]
             unread = {n: "new" if answers[n].revision == 1 else "now" for n in done if n not in ready}
             told = ready | {n: _as_it_is(word, puts[n].job) for n, word in unread.items()}
-            return [self._line("put", puts[n].job.id, told[n], at_ms=at_ms) for n in done]
+            return [self.line("put", puts[n].job.id, told[n], at_ms=at_ms) for n in done]
 
         return lines
 
@@ -117,7 +134,7 @@ class ChangeVerbs:
         there = dict.fromkeys([put.job.id for put in puts]) | dict(zip(ids, found, strict=True))
         return {job_id: there[job_id] for job_id in there.keys() - {each.name for each in unreadable}}
 
-    async def _record_enqueued(
+    async def record_enqueued(
         self, jobs: Collection[str], runs: Sequence[str], params: Mapping[str, Any] | None = None
     ) -> None:
         """Runs that somebody asked for, in one line: of one its params, of many how many and the first few.
@@ -129,17 +146,17 @@ class ChangeVerbs:
             return
         subject = next(iter(jobs)) if len(jobs) == 1 else counted(len(jobs), "job")
         told = [f"params.{name} {_short(value)}" for name, value in HIDDEN.hide_in(dict(params or {})).items()]
-        line = self._line("enqueue", subject, _joined(_named(runs), *told))
+        line = self.line("enqueue", subject, _joined(_named(runs), *told))
         try:
             await self._store.log([line])
         except StoreError as error:
             say_unrecorded(f"{line.action} {line.subject} by {line.actor} ({line.detail})", str(error))
 
-    async def _record(self, action: str, what: str, how: str = "") -> None:
+    async def record(self, action: str, what: str, how: str = "") -> None:
         """What no single write has done."""
-        await self._store.log([self._line(action, what, how)])
+        await self._store.log([self.line(action, what, how)])
 
-    async def _record_loaded(self, records: Sequence[tuple[str, Any]], new: int) -> None:
+    async def record_loaded(self, records: Sequence[tuple[str, Any]], new: int) -> None:
         """What was written out of a dump; but where there is no log yet, that of the dump is to come, and goes on."""
         kinds = Counter(kind for kind, _ in records)
         if not new or kinds["log"] or not (await self._store.read_log(limit=1)).lines:
@@ -147,7 +164,51 @@ class ChangeVerbs:
         ids = [str(data.get("id") or data.get("key") or "") for _, data in records if isinstance(data, dict)]
         many = ", ".join(counted(count, kind) for kind, count in kinds.items())
         names = ", ".join([*filter(None, ids[:NAMED_MAX]), *(["..."] if len(ids) > NAMED_MAX else [])])
-        await self._record("load", counted(new, "record"), f"new of {many}: {names}")
+        await self.record("load", counted(new, "record"), f"new of {many}: {names}")
+
+
+class AuditVerdict(Struct, frozen=True):
+    """Result of `verify_audit`."""
+
+    lines: int
+    first: int  # the number of the oldest line that is left; 0: there is none
+    last: int
+    mark: str  # of the last line, `number:hash`: keep it elsewhere, and show it to a later walk
+    broken: str = ""  # the first thing that is wrong, in words
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.broken
+
+
+class AuditOperations:
+    """Reading and verifying the audit log."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def list_audit(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
+        """Who changed what: lines after a number, or (`newest`) the last ones, those before `after` if it is given."""
+        return await self._store.read_log(after=after, limit=limit, newest=newest)
+
+    async def verify_audit(self, *, mark: str = "") -> AuditVerdict:
+        """Walk the whole log; `mark` is what an earlier walk answered, and must still be part of it."""
+        number, chain_then = _read(mark)
+        chain, first, last, count, broken = AuditChainCheck(), 0, AuditLine(0, "", "", ""), 0, ""
+        after: int | None = 0
+        while after is not None and not broken:
+            page = await self._store.read_log(after=after, limit=PAGE_MAX)
+            for line in page.lines:
+                chain.follow(line)
+                first, last, count = first or line.seq, line, count + 1
+                if line.seq == number and line.chain != chain_then:
+                    broken = broken or f"line {line.seq} is not the one that the mark was made of"
+            if found := chain.findings():
+                broken = found[0].shown[0]
+            after = page.next
+        if not broken and last.seq < number:
+            broken = f"the log ends at line {last.seq}, but the mark is of line {number}: its end was cut off"
+        return AuditVerdict(count, first, last.seq, f"{last.seq}:{last.chain}" if count else "", broken)
 
 
 class OnceLine:
@@ -234,3 +295,12 @@ def _told(job: Job) -> dict[str, str]:
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return text if len(text) <= VALUE_CHARS_MAX else f"{text[: VALUE_CHARS_MAX - 3]}..."
+
+
+def _read(mark: str) -> tuple[int, str]:
+    if not mark:
+        return 0, ""
+    found = _MARK.fullmatch(mark)
+    if found is None:
+        raise InvalidInput("this is no mark", where="mark", cure="give what an earlier `pollux audit verify` printed")
+    return int(found[1]), found[2]

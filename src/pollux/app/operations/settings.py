@@ -1,7 +1,6 @@
-"""How do operators change options while nodes run?  A note in the store, which every node hears and survives restarts.
+"""Operations on live settings: options that operators change for all nodes while they run.
 
-`settings`, `set_setting` and `unset_setting` are the verbs; what a node does with them is in
-`app/settings_watcher.py`.
+A setting is a note in the store, so it survives restarts; `app/settings_watcher.py` applies it on each node.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from pollux.app.audit_lines import ChangeVerbs
+from pollux.app.operations.context import OperationGroup
 from pollux.config.descriptions import SETTINGS
 from pollux.config.effective import plain, shown
 from pollux.config.live_settings import LiveSetting, live_option, live_value, read_live, setting_key
 from pollux.model import SETTING, NotePut
-from pollux.store.contract import Answer, Audit
+from pollux.store.contract import Answer, Audit, Store
 from pollux.store.decoding import ILLEGIBLE, as_far
 
 
@@ -30,10 +29,10 @@ class Setting(Struct, frozen=True):
     meaning: str
 
 
-class SettingVerbs(ChangeVerbs):
-    """What can be set for all nodes at once."""
+class SettingOperations(OperationGroup):
+    """Set and unset options for all nodes."""
 
-    async def settings(self) -> list[Setting]:
+    async def list_settings(self) -> list[Setting]:
         """Those that were changed and not unset since, by name."""
         live, _ = await self._live(SETTING)
         return [_setting(said) for _, said in sorted(live.items())]
@@ -49,7 +48,9 @@ class SettingVerbs(ChangeVerbs):
         note = {"value": value, "by": said.by, "at_ms": said.at_ms}
         new = _setting(said)
         was = f"{_setting(live[path]).value} -> " if path in live else ""
-        await self._steer([NotePut(setting_key(path), note)], self._on_record("set", path, f"{was}{new.value}"))
+        audit = self._audit.on_record("set", path, f"{was}{new.value}")
+        await steer(self._store, [NotePut(setting_key(path), note)], audit)
+        await self._look_here()
         return new
 
     async def unset_setting(self, path: str) -> bool:
@@ -58,20 +59,32 @@ class SettingVerbs(ChangeVerbs):
         key = setting_key(path)
         live, there = await self._live(key)
         if key not in there:
+            await self._look_here()
             return False
-        audit = self._on_record("unset", path, f"it was {_setting(live[path]).value}" if path in live else ILLEGIBLE)
-        return await self._steer([NotePut(key)], audit)
+        audit = self._audit.on_record(
+            "unset", path, f"it was {_setting(live[path]).value}" if path in live else ILLEGIBLE
+        )
+        was_set = await steer(self._store, [NotePut(key)], audit)
+        await self._look_here()
+        return was_set
 
     async def _live(self, prefix: str) -> tuple[dict[str, LiveSetting], set[str]]:
         """What is set under keys that begin so, as far as it can be read, and which keys there are."""
         notes, unreadable = await as_far(self._store.notes(prefix))
         return read_live(notes), {note.key for note in notes} | {each.name for each in unreadable}
 
-    async def _steer(self, puts: Sequence[NotePut], audit: Audit[list[Answer]]) -> bool:
-        """Write it, and ring: whoever waits for work hears of it now.  Was the first of them written?"""
-        answers = await self._store.put_notes(puts, audit=audit)
-        await self._store.wake()
-        return answers[0] is Answer.OK
+    async def _look_here(self) -> None:
+        """A node of this process applies the change before the caller gets its answer."""
+        node = self._context.node
+        if node is not None and node.steward is not None and node.crew is not None:
+            await node.steward.look()
+
+
+async def steer(store: Store, puts: Sequence[NotePut], audit: Audit[list[Answer]]) -> bool:
+    """Write the notes and wake every waiting claim; true if the first of them was written."""
+    answers = await store.put_notes(puts, audit=audit)
+    await store.wake()
+    return answers[0] is Answer.OK
 
 
 def _setting(said: LiveSetting) -> Setting:

@@ -1,24 +1,38 @@
-"""What is going on, at one look?  The rows of the live table and of `pollux jobs`."""
+"""Operations on the state of the deployment: overview, reasons (`why`), nodes, counts and health.
+
+Beside them the rows of the live table and of `pollux jobs`, and what they are made of.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.errors import Unreadable
-from pollux.model import LIVE, SCHEDULED, Job, Node, Note, Run, RunState
-from pollux.outcome import Freshness, freshness
-from pollux.plan import why_job
+from pollux.app.operations.context import OperationContext, OperationGroup
+from pollux.app.operations.jobs import JobOperations
+from pollux.app.operations.pauses import PauseOperations
+from pollux.app.operations.runs import FORGOTTEN, RunOperations
+from pollux.app.start_notes import app_words, named_start
+from pollux.errors import NotFound, Unreadable
+from pollux.model import LIVE, SCHEDULED, Job, Node, Note, Run, RunState, by_term, leader_of
+from pollux.observe.health import Health
+from pollux.observe.health_json import health_document
+from pollux.outcome import Freshness, RecentResult, freshness, marks, within_ms
+from pollux.plan import Why, beside_unreadable, why_job, why_run, why_unreadable, why_unreadable_run, why_unwritten
 from pollux.plan.why import failing_words
+from pollux.registry import job_id_of
 from pollux.schedule.builders import describe_schedule
+from pollux.secrets import HIDDEN
 from pollux.store.contract import PAGE_MAX, Counts, JobFilter, RunFilter, RunPage, Store
+from pollux.store.decoding import as_far, due_as_far
 
 if TYPE_CHECKING:
-    from pollux.app.verbs import Verbs
+    from pollux.app.health import HealthWatch
+    from pollux.app.operations.contract import OperationsContract, RunContract
 
 LIVE_MAX = 1_000  # live runs that are looked at to tell what jobs are at
 LIVE_CURSOR = "live:"  # how cursors of live runs begin, before their due time and id
@@ -61,6 +75,128 @@ class Overview(Struct, frozen=True):
     term: int
     nodes: int
     now_ms: int
+
+
+class JobHistory(Struct, frozen=True):
+    """The latest ends of a job, oldest first, and what they have in common.  Durations are at most so long."""
+
+    marks: tuple[RecentResult, ...]
+    succeeded: int
+    changed: int
+    failures: int  # in a row, up to now
+    p50_ms: int
+    p95_ms: int
+
+    @property
+    def success_rate(self) -> float:
+        return self.succeeded / len(self.marks) if self.marks else 0.0
+
+
+class StatusOperations(OperationGroup):
+    """What runs, what waits and why, which nodes live, and how healthy the deployment is."""
+
+    def __init__(self, context: OperationContext) -> None:
+        super().__init__(context)
+        self._jobs, self._runs, self._pauses = JobOperations(context), RunOperations(context), PauseOperations(context)
+
+    async def overview(self, *, limit: int = 50) -> Overview:
+        """All that the live table shows, of the first `limit` jobs."""
+        now_ms = self._clock.now_ms()
+        page = await self._jobs.list_jobs(limit=limit)
+        live = await live_runs(self._runs)
+        nodes = await self.nodes()
+        leader = leader_of(nodes)
+        rows = rows_of(
+            page.jobs,
+            live=live_by_job(live.runs, now_ms),
+            stops=await self._pauses.stops(),
+            nodes=nodes,
+            progress=told_by(live.runs) | self._progress_here(),
+            now_ms=now_ms,
+        )
+        return Overview(
+            rows=rows,
+            counts=await self.counts(),
+            leader=leader.id if leader else "",
+            term=leader.leads if leader else 0,
+            nodes=len(nodes),
+            now_ms=now_ms,
+        )
+
+    async def why(self, ref: object) -> Why:
+        """Why does it run, or not?  For a run or a job, in words, with the expected start and the cure."""
+        name = job_id_of(ref)
+        now_ms = await self._store.now()
+        stops, nodes = await self._pauses.stops(), await self.nodes()
+        [run], spoilt = await as_far(self._store.get_runs([name]))
+        if spoilt:
+            return why_unreadable_run(spoilt[0])
+        if run is not None:
+            [owner], unreadable = await as_far(self._store.get_jobs([run.job_id]))
+            if unreadable and run.state in {RunState.HELD, RunState.READY}:
+                return why_unreadable(unreadable[0], run)
+            ahead = await ahead_of(self._store, run)
+            why = why_run(run, owner, stops=stops, nodes=nodes, ahead=ahead, now_ms=now_ms)
+            return await named_start(self._store, why, owner, run)
+        try:
+            job = await self._jobs.find_job(name)
+        except NotFound:
+            if (declared := self._registry.unwritten(name)) is not None:
+                return why_unwritten(declared, app_words(self._registry, declared))
+            cure = f"`pollux jobs` and `pollux runs` list them; if it was a run: {FORGOTTEN}"
+            raise NotFound("job or run", name, cure=cure) from None
+        if isinstance(job, Unreadable):
+            return why_unreadable(job)
+        live = await live_runs(self._runs, job_id=job.id)
+        run = live_by_job(live.runs, now_ms).get(job.id)
+        ahead = await ahead_of(self._store, run)
+        failed = await self._last_failed(job)
+        why = why_job(job, stops=stops, now_ms=now_ms, live=run, nodes=nodes, ahead=ahead, failed=failed)
+        return beside_unreadable(await named_start(self._store, why, job), live.unreadable)
+
+    async def nodes(self) -> list[Node]:
+        """Those that live; who leads is told by the term that stands, not by what a node believed in its last beat."""
+        return by_term(await self._store.nodes(), await self._store.versions())
+
+    async def overdue(self, *, limit: int = 1) -> list[Job]:
+        """Jobs whose due has passed and was not fired yet, the most overdue first; of those that can be read."""
+        now_ms, found = await self._store.now(), list[Job]()
+        for version in await self._store.versions():
+            found += await due_as_far(self._store.of_version(version.number), before_ms=now_ms, limit=limit)
+        return sorted(found, key=lambda job: (job.next_due_ms or 0, job.id))[:limit]
+
+    async def counts(self) -> Counts:
+        """Over all versions."""
+        return await self._store.counts(all_versions=True)
+
+    async def health(self) -> Health:
+        """How the deployment and this node do, and what to do about it; it costs a few store calls a second at most."""
+        return await self._watch.health()
+
+    async def health_document(self) -> dict[str, Any]:
+        """The same for programs: what GET /api/v2/scheduler/health answers."""
+        document: dict[str, Any] = HIDDEN.hide_in(health_document(await self.health()))
+        return document
+
+    # inside
+
+    @property
+    def _watch(self) -> HealthWatch:
+        assert self._context.node is not None, "health is read by an app"
+        return self._context.node.watch
+
+    def _progress_here(self) -> dict[str, str]:
+        """What running handlers of this process reported; the store has it only from their last renewal."""
+        node = self._context.node
+        return {} if node is None or node.crew is None else node.crew.progress()
+
+    async def _last_failed(self, job: Job) -> str:
+        """The id of the last run by which a failing job failed; nothing if none does, or it is pruned."""
+        if not job.memory.failures:
+            return ""
+        where = RunFilter(states=(RunState.DONE, RunState.DEAD), job_id=job.id, failed=True)
+        runs = (await self._runs.list_runs(where, limit=1)).runs
+        return runs[0].id if runs else ""
 
 
 def rows_of(
@@ -144,19 +280,19 @@ def _rank(run: Run, now_ms: int) -> tuple[int, int]:
     return (1, 0) if run.state is RunState.READY else (2, 0)
 
 
-async def live_runs(app: Verbs, *, job_id: str | None = None, limit: int = LIVE_MAX) -> RunPage:
+async def live_runs(runs: RunContract, *, job_id: str | None = None, limit: int = LIVE_MAX) -> RunPage:
     """Live runs, of one job or of all: the first of them, and where there are more also those that run."""
     where = RunFilter(states=tuple(sorted(LIVE)), job_id=job_id)
-    page = await app.list_runs(where, limit=limit)
+    page = await runs.list_runs(where, limit=limit)
     if page.next is None:
         return page
-    running = await app.list_runs(replace(where, states=(RunState.LEASED,)), limit=limit)
+    running = await runs.list_runs(replace(where, states=(RunState.LEASED,)), limit=limit)
     known = {run.id for run in page.runs}
     return replace(page, runs=(*page.runs, *[run for run in running.runs if run.id not in known]))
 
 
 async def runs_in_state(
-    app: Verbs, states: Collection[str], where: RunFilter, *, now_ms: int, after: str | None, limit: int
+    runs: RunContract, states: Collection[str], where: RunFilter, *, now_ms: int, after: str | None, limit: int
 ) -> RunPage:
     """A page of the runs in these states, as `Run.shown_state` names them; none: all.
 
@@ -166,13 +302,13 @@ async def runs_in_state(
     stored = {RunState(state) for state in states if state != SCHEDULED}
     shown = {SCHEDULED, RunState.HELD.value, RunState.READY.value}
     if not shown.intersection(states) or shown.issubset(states):
-        return await app.list_runs(replace(where, states=tuple(sorted(stored))), after=after, limit=limit)
+        return await runs.list_runs(replace(where, states=tuple(sorted(stored))), after=after, limit=limit)
     live = stored & LIVE | ({RunState.HELD, RunState.READY} if SCHEDULED in states else set())
     found, unreadable = list[Run](), list[Unreadable]()
     if after is None or after.startswith(LIVE_CURSOR):
         live_where = replace(where, states=tuple(sorted(live)))
         for _ in range(SCAN_PAGES):
-            page = await app.list_runs(live_where, after=after, limit=PAGE_MAX)
+            page = await runs.list_runs(live_where, after=after, limit=PAGE_MAX)
             found += [run for run in page.runs if run.shown_state(now_ms) in states]
             unreadable += page.unreadable
             after = page.next
@@ -189,7 +325,7 @@ async def runs_in_state(
     if len(found) == limit:
         last = found[-1]
         return RunPage(tuple(found), f"{LIVE_CURSOR}{last.due_ms}:{last.id}", tuple(unreadable))
-    page = await app.list_runs(replace(where, states=tuple(sorted(finished))), after=after, limit=limit - len(found))
+    page = await runs.list_runs(replace(where, states=tuple(sorted(finished))), after=after, limit=limit - len(found))
     return replace(page, runs=(*found, *page.runs), unreadable=(*unreadable, *page.unreadable))
 
 
@@ -222,23 +358,35 @@ def last_outcome(job: Job) -> str:
     return "retrying" if memory.last_error_ms == memory.last_end_ms else "cancelled"
 
 
-async def nodes_now(app: Verbs) -> list[Node]:
+async def nodes_now(operations: OperationsContract) -> list[Node]:
     """Who is there.  Seats are taken as the leases say it, if those are few and can be read: a beat is seconds old."""
-    nodes = await app.nodes()
-    if not nodes or (await app.counts()).leased > LEASES_MAX:
+    nodes = await operations.status.nodes()
+    if not nodes or (await operations.status.counts()).leased > LEASES_MAX:
         return nodes
-    page = await app.list_runs(RunFilter(states=(RunState.LEASED,)), limit=LEASES_MAX)
+    page = await operations.runs.list_runs(RunFilter(states=(RunState.LEASED,)), limit=LEASES_MAX)
     if page.unreadable or page.next is not None:
         return nodes
     taken = Counter(run.owner for run in page.runs)
     return [replace(node, busy=taken[node.id]) for node in nodes]
 
 
-async def nobody_of(app: Verbs, *, group: str | None = None, target: str | None = None) -> str:
+async def nobody_of(operations: OperationsContract, *, group: str | None = None, target: str | None = None) -> str:
     """A pause of a group or target may come before its first job, or be a slip of the pen: then that is said."""
     if group is None and target is None:
         return ""
-    if (await app.list_jobs(JobFilter(group=group, target=target), limit=1)).jobs:
+    if (await operations.jobs.list_jobs(JobFilter(group=group, target=target), limit=1)).jobs:
         return ""
     name = f"target {target}" if group is None else f"group {group}"
     return f"no job is of {name} now; the pause waits for the first"
+
+
+def history_of(job: Job) -> JobHistory:
+    seen = marks(job.memory.recent)
+    return JobHistory(
+        marks=seen,
+        succeeded=sum(not mark.failed for mark in seen),
+        changed=sum(mark.changed for mark in seen),
+        failures=job.memory.failures,
+        p50_ms=within_ms(seen, 0.5),
+        p95_ms=within_ms(seen, 0.95),
+    )

@@ -1,7 +1,7 @@
-"""Which jobs are there, and what are they at?  Pages of jobs with their states, found also by state.
+"""Operations that list jobs with their states, also filtered by state.
 
-The state of a job is not stored: it follows from its definition, the stops and its live runs.  So a page that is asked
-for by state is found by looking at a bounded number of jobs; if there are more to look at, it says where to go on.
+The state of a job is not stored: it follows from its definition, the pauses and its live runs.  A page filtered by
+state looks at a bounded number of jobs; if more are left, its cursor continues there.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.app.overview import JobState, live_by_job, live_runs, standings_of
-from pollux.app.verbs import Verbs
+from pollux.app.operations.context import OperationContext, OperationGroup
+from pollux.app.operations.jobs import JobOperations
+from pollux.app.operations.pauses import PauseOperations
+from pollux.app.operations.runs import RunOperations
+from pollux.app.operations.status import JobState, StatusOperations, live_by_job, live_runs, standings_of
 from pollux.errors import InvalidInput, Unreadable
 from pollux.model import LIVE, Counts, Job, Node, Note, Run, RunState
 from pollux.plan import unreadable_words
@@ -39,8 +42,13 @@ class JobRows(Struct, frozen=True):
     unreadable_runs: tuple[Unreadable, ...] = ()  # live ones that were met: what is told of their jobs leaves them out
 
 
-class ListingVerbs(Verbs):
-    """What can be asked about many jobs."""
+class ListingOperations(OperationGroup):
+    """Pages of jobs with their states."""
+
+    def __init__(self, context: OperationContext) -> None:
+        super().__init__(context)
+        self._jobs, self._runs = JobOperations(context), RunOperations(context)
+        self._pauses, self._status = PauseOperations(context), StatusOperations(context)
 
     async def job_rows(
         self,
@@ -55,7 +63,7 @@ class ListingVerbs(Verbs):
         where, is_whole = where or JobFilter(), after is None
         if not 0 <= offset <= OFFSET_MAX:
             raise InvalidInput(f"an offset of {offset}", where="offset", cure=f"0 to {OFFSET_MAX:,}; or go by cursor")
-        left, passed, counts = offset, 0, await self.counts()
+        left, passed, counts = offset, 0, await self._status.counts()
         while left:
             count, after = await self._pass_over(where, state, after, min(left, PAGE_MAX), counts)
             left, passed = left - count, passed + count
@@ -69,10 +77,13 @@ class ListingVerbs(Verbs):
     async def job_row(self, job_id: str) -> JobState:
         """One job with its state, as exactly as it can be known; all that it takes is asked for at once."""
         [job], page, stops, nodes = await asyncio.gather(
-            self.jobs_by_id([job_id]), live_runs(self, job_id=job_id, limit=EACH_MAX), self.stops(), self.nodes()
+            self._jobs.jobs_by_id([job_id]),
+            live_runs(self._runs, job_id=job_id, limit=EACH_MAX),
+            self._pauses.stops(),
+            self._status.nodes(),
         )
         if job is None:
-            job = await self.get_job(job_id)  # it was added meanwhile, or this is refused, and says why
+            job = await self._jobs.get_job(job_id)  # it was added meanwhile, or this is refused, and says why
         [row] = await self._standings([job], page.runs, stops, nodes)
         return row if row.held or not page.unreadable else replace(row, held=unreadable_words(page.unreadable[0]))
 
@@ -92,7 +103,7 @@ class ListingVerbs(Verbs):
     ) -> tuple[int, str | None]:
         """How many there are up to so many, and where they go on; where any state will do nobody asks for it."""
         if state is None:
-            page = await self.list_jobs(where, after=after, limit=limit)
+            page = await self._jobs.list_jobs(where, after=after, limit=limit)
             return len(page.jobs), page.next
         found = await self._found(where, state, after, limit, counts)
         return len(found.rows), found.next
@@ -101,7 +112,7 @@ class ListingVerbs(Verbs):
         self, where: JobFilter, state: str | None, after: str | None, limit: int, counts: Counts
     ) -> JobRows:
         if state is None:
-            page = await self.list_jobs(where, after=after, limit=limit)
+            page = await self._jobs.list_jobs(where, after=after, limit=limit)
             rows, runs = await self._rows(page.jobs, counts)
             return JobRows(rows, page.next, unreadable=page.unreadable, unreadable_runs=runs)
         if state not in STATES:
@@ -117,7 +128,7 @@ class ListingVerbs(Verbs):
         where = replace(where, enabled=state != "disabled")
         found, unreadable, runs = list[JobState](), list[Unreadable](), dict[str, Unreadable]()
         for _ in range(SCAN_PAGES):
-            page = await self.list_jobs(where, after=after, limit=PAGE_MAX)
+            page = await self._jobs.list_jobs(where, after=after, limit=PAGE_MAX)
             rows, met = await self._rows(page.jobs, counts)
             found += [row for row in rows if row.state == state]
             unreadable += page.unreadable
@@ -136,7 +147,7 @@ class ListingVerbs(Verbs):
         live, unreadable = list[Run](), list[Unreadable]()
         cursor: str | None = None
         for _ in range(SCAN_PAGES):
-            page = await self.list_runs(RunFilter(states=_BY_RUNS[state]), after=cursor, limit=PAGE_MAX)
+            page = await self._runs.list_runs(RunFilter(states=_BY_RUNS[state]), after=cursor, limit=PAGE_MAX)
             live += page.runs
             unreadable += page.unreadable
             cursor = page.next
@@ -144,9 +155,9 @@ class ListingVerbs(Verbs):
                 break
         ids = sorted({run.job_id for run in live if after is None or run.job_id > after})
         found: list[JobState] = []
-        stops, nodes = await asyncio.gather(self.stops(), self.nodes())
+        stops, nodes = await asyncio.gather(self._pauses.stops(), self._status.nodes())
         for start in range(0, len(ids), PAGE_MAX):
-            jobs = [job for job in await self.jobs_by_id(ids[start : start + PAGE_MAX]) if job is not None]
+            jobs = [job for job in await self._jobs.jobs_by_id(ids[start : start + PAGE_MAX]) if job is not None]
             rows = await self._standings([job for job in jobs if job_fits(job, where)], live, stops, nodes)
             found += [row for row in rows if row.state == state]
             if len(found) > limit:
@@ -160,8 +171,8 @@ class ListingVerbs(Verbs):
         if not count or not jobs:
             return RunPage((), None)
         if len(jobs) > EACH_MAX or count <= min(PAGE_MAX, RUNS_A_CALL * len(jobs)):
-            return await live_runs(self, limit=PAGE_MAX)
-        asked = (live_runs(self, job_id=job.id, limit=RUNS_A_CALL) for job in jobs)
+            return await live_runs(self._runs, limit=PAGE_MAX)
+        asked = (live_runs(self._runs, job_id=job.id, limit=RUNS_A_CALL) for job in jobs)
         pages = await asyncio.gather(*asked)
         runs = tuple(run for page in pages for run in page.runs)
         return RunPage(runs, None, tuple(run for page in pages for run in page.unreadable))
@@ -170,7 +181,9 @@ class ListingVerbs(Verbs):
         """What each is at, and the live runs that cannot be read."""
         if not jobs:
             return (), ()
-        live, stops, nodes = await asyncio.gather(self._live_of(jobs, counts), self.stops(), self.nodes())
+        live, stops, nodes = await asyncio.gather(
+            self._live_of(jobs, counts), self._pauses.stops(), self._status.nodes()
+        )
         return await self._standings(jobs, live.runs, stops, nodes), live.unreadable
 
     async def _standings(

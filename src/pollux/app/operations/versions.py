@@ -1,4 +1,4 @@
-"""Which deployments share this store, how do they do, and how does one hand over to the next?
+"""Operations on scheduler versions: deployments that share a store, their comparison, and the hand-over of jobs.
 
 serve --scheduler-version 1  ─┐                        ┌─ jobs move --to-version 2, some, then all
 serve --scheduler-version 2  ─┴─ compare 1 2 ──────────┴─ migrate finish --from 1
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from pollux.app.audit_lines import ChangeVerbs
+from pollux.app.operations.context import OperationGroup
 from pollux.errors import Conflict, NotFound
 from pollux.model import FINISHED, LIVE, Run, RunState, Version, check_version
 from pollux.model.run_counts import ENDS, RunCounts, counted_since
@@ -68,16 +68,12 @@ class VersionRemainder(Struct, frozen=True):
         return bool(self.job_count or self.run_count or self.nodes)
 
 
-class VersionVerbs(ChangeVerbs):
-    """What can be asked about the versions on one store."""
+class VersionOperations(OperationGroup):
+    """List, compare and finish versions, and move jobs between them."""
 
-    async def versions(self) -> list[Version]:
+    async def list_versions(self) -> list[Version]:
         """Those that are there, with their figures and who leads them."""
         return await self._store.versions()
-
-    async def counts(self) -> Counts:
-        """Over all versions."""
-        return await self._store.counts(all_versions=True)
 
     async def move_jobs(self, ids: Sequence[str], to: int) -> dict[str, Answer]:
         """Take jobs over into a version, with their due times, their memory and their live runs.
@@ -89,7 +85,7 @@ class VersionVerbs(ChangeVerbs):
         answers: dict[str, Answer] = {}
         for start in range(0, len(ids), BATCH_MAX):
             batch = list(ids[start : start + BATCH_MAX])
-            audit = self._jobs_on_record("move", batch, ahead=f"to version {to}: ")
+            audit = self._audit.jobs_on_record("move", batch, ahead=f"to version {to}: ")
             answers |= zip(batch, await self._store.move_jobs(batch, to, audit=audit), strict=True)
         missing = [job_id for job_id, answer in answers.items() if answer is Answer.LOST]
         if missing:
@@ -132,7 +128,7 @@ class VersionVerbs(ChangeVerbs):
         left = await self.left_in(number)
         if left:
             raise Conflict(_in_words(number, left))
-        told = self._on_record("finish", f"version {number}")
+        told = self._audit.on_record("finish", f"version {number}")
         answer = await self._store.drop_version(number, audit=lambda answer: told([answer]))
         if answer is Answer.LOST:
             raise NotFound("version", str(number), cure="`pollux migrate` lists them")

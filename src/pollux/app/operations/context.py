@@ -1,0 +1,69 @@
+"""Context of the operations: the fields that every group of operations shares, and what it reaches of a local node."""
+
+from __future__ import annotations
+
+import getpass
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from pollux.app.declarations import NewestReleases
+from pollux.app.operations.audit import AuditRecorder
+from pollux.clock import Clock
+from pollux.registry import Registry
+from pollux.store.contract import Store
+
+if TYPE_CHECKING:
+    from pollux.app.health import HealthWatch
+    from pollux.app.reload import Reloader
+    from pollux.app.settings_watcher import SettingsWatcher
+    from pollux.config.effective import EffectiveOption
+    from pollux.runtime.node import NodeRuntime
+
+
+class LocalNode(Protocol):
+    """The app in whose process an operation runs.  Requests reach its own loops at once, those elsewhere by notes."""
+
+    crew: NodeRuntime | None  # None while it does not run
+    node_id: str
+    reloader: Reloader | None
+    steward: SettingsWatcher | None
+    watch: HealthWatch
+
+    def options_in_force(self) -> list[EffectiveOption]:
+        """Every option by which this node runs, with its origin."""
+        ...
+
+
+class OperationContext(Struct):
+    """What an operation needs; `as_actor` replaces two of these fields and shares the rest."""
+
+    store: Store
+    registry: Registry
+    clock: Clock
+    dice: Random
+    actor: str  # the name under which changes are recorded
+    releases: NewestReleases
+    ready_max: int = 1_000_000
+    is_named: bool = False  # False: the actor is only the user that started the program
+    trace_namespace: str = ""  # of the runs' traces, for the link that the caller's own span gets
+    node: LocalNode | None = None  # None: no node of this process is asked
+
+
+class OperationGroup:
+    """The operations of one subject.  A group keeps no state besides the context, so any number of them may exist."""
+
+    def __init__(self, context: OperationContext) -> None:
+        self._context = context
+        self._store, self._registry = context.store, context.registry
+        self._clock, self._dice, self._actor = context.clock, context.dice, context.actor
+        self._audit = AuditRecorder(context.store, context.clock, context.actor, is_named=context.is_named)
+
+
+def default_actor(kind: str) -> str:
+    """`cli:ann`, `app:ann`: the user of this process, as far as the machine knows."""
+    try:
+        return f"{kind}:{getpass.getuser()}"
+    except (KeyError, OSError):
+        return kind

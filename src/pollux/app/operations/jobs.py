@@ -1,0 +1,243 @@
+"""Operations on jobs: find, list, put and delete them, and the rule which jobs may be deleted.
+
+A job that this release cannot decode is still listed and can be paused, replaced and deleted by its id; running or
+showing it takes a node that can read it.  A job whose source has a living node is not deleted: it would return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pollux.app.operations.audit import as_words, change_words
+from pollux.app.operations.context import OperationGroup
+from pollux.app.operations.run_answers import say_unknown_handlers
+from pollux.app.start_notes import app_words, note_start
+from pollux.errors import (
+    Conflict,
+    Illegible,
+    InvalidConfig,
+    InvalidInput,
+    NotFound,
+    PolluxError,
+    Unreadable,
+    problems_of,
+)
+from pollux.job_builder import check_job
+from pollux.model import API_SOURCE, Job, check_version
+from pollux.plan import forsaken, is_backed
+from pollux.registry import job_id_of
+from pollux.store.contract import (
+    BATCH_MAX,
+    PAGE_MAX,
+    Answer,
+    JobAnswer,
+    JobFilter,
+    JobPage,
+    JobPut,
+    RunAnswer,
+    Store,
+)
+from pollux.store.decoding import as_far
+
+__all__ = ["JobOperations", "PutResult", "cure_of", "forsaken", "place_of", "refuse_backed"]
+NAMED_MAX = 5
+
+
+class PutResult(Struct, frozen=True):
+    """A job as it was put, and what the store said to it."""
+
+    job: Job
+    answer: Answer
+    revision: int
+    detail: str
+
+
+class JobOperations(OperationGroup):
+    """Find, put and delete jobs."""
+
+    async def get_job(self, job: object) -> Job:
+        return await self.known_job(job, fresh=True)
+
+    async def find_job(self, job: object) -> Job | Unreadable:
+        """The job as it is now, or why it cannot be read here; `NotFound` if there is none."""
+        name = job_id_of(job)
+        [found], unreadable = await as_far(self._store.get_jobs([name]))
+        if found is not None:
+            return found
+        if not unreadable:
+            raise NotFound("job", name, cure="`pollux jobs` lists them")
+        return unreadable[0]
+
+    async def jobs_by_id(self, ids: Sequence[str]) -> list[Job | None]:
+        """These jobs as they are now, in order; None for one that is not there, or cannot be read.  At most a page."""
+        return (await as_far(self._store.get_jobs(ids)))[0]
+
+    async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
+        """A page of jobs, and beside it those that cannot be read."""
+        page, unreadable = await as_far(self._store.list_jobs(where, after=after, limit=limit))
+        return replace(page, unreadable=unreadable) if unreadable else page
+
+    async def put_jobs(self, jobs: Sequence[Job]) -> list[JobAnswer]:
+        """Add or change jobs; raises `Conflict` with everything that stands against it, the others are written."""
+        checked = [self._adopted(check_job(job)) for job in jobs]
+        answers = await self._audit.put_on_record(self._store, [JobPut(job) for job in checked])
+        await say_unknown_handlers(self._store, self._registry, checked)
+        refused = [answer for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)]
+        if refused:
+            raise Conflict("; ".join(f"job {answer.id!r}: {answer.detail}" for answer in refused[:20]))
+        return answers
+
+    async def delete_jobs(self, ids: Sequence[str], *, reason: str = "") -> None:
+        """Take jobs away; waiting runs are cancelled, running ones may end.
+
+        Raises `Conflict`, and takes none away, if a living node declares one of them: it would come back.
+        """
+        there = {job.id: job for job in await refuse_backed(self._store, ids)}
+        for start in range(0, len(ids), BATCH_MAX):
+            batch = list(ids[start : start + BATCH_MAX])
+            was = change_words(there.get(batch[0]), None) if len(batch) == 1 else ""
+            audit = self._audit.jobs_on_record("delete", batch, was)
+            why = as_words(reason) or f"deleted by {self._actor}"
+            answers = await self._store.delete_jobs(batch, reason=why, audit=audit)
+            missing = [job_id for job_id, answer in zip(batch, answers, strict=True) if answer is not Answer.OK]
+            if missing:
+                raise NotFound("job", missing[0], cure="`pollux jobs` lists them")
+
+    async def put_each(self, puts: Sequence[JobPut], *, version: int | None = None) -> list[PutResult | PolluxError]:
+        """Add or change jobs in a version (None: our own): the answer of the store to each, or why it was not asked."""
+        made = [self._to_put(put) for put in puts]
+        store = self._store if version is None else self._store.of_version(check_version(version))
+        left = iter(await self._audit.put_on_record(store, [put for put in made if isinstance(put, JobPut)]))
+        return [put if isinstance(put, PolluxError) else _written(put, next(left), store) for put in made]
+
+    def _to_put(self, put: JobPut) -> JobPut | PolluxError:
+        try:
+            return JobPut(self._registry.adopt(put.job), put.revision)
+        except InvalidInput as error:
+            return InvalidConfig([one.at("params") for one in problems_of(error)])
+
+    def check_params(self, handler: str, params: Mapping[str, Any]) -> None:
+        """Raise `InvalidInput` if a handler of this process could not use these, as the params of a job."""
+        if (refusal := self._registry.refusal(handler)) is not None:
+            raise refusal
+        known = self._registry.get(handler)
+        if known is not None:
+            known.check(params, partial=True)
+
+    def handler_names(self) -> tuple[str, ...]:
+        """The handlers registered in this process."""
+        return self._registry.names()
+
+    # for the other groups
+
+    async def known_job(self, ref: object, *, fresh: bool = False) -> Job:
+        if isinstance(ref, Job) and not fresh:
+            return ref
+        if not fresh:
+            try:
+                return self._registry.job(ref)
+            except NotFound:
+                pass
+        found = await self.find_job(ref)
+        if isinstance(found, Unreadable):
+            raise Illegible("job", [found], [None])
+        return found
+
+    async def job_to_run(self, ref: object) -> Job:
+        """The job as it is now; one that this program declares and that is not in the store yet is added."""
+        declared = self._registry.unwritten(job_id_of(ref))
+        try:
+            return await self.known_job(ref, fresh=True)
+        except NotFound:
+            if declared is None or not await self._add_declared(declared):
+                raise
+        return await self.known_job(ref, fresh=True)
+
+    async def offered(self, job: Job, write: Callable[[], Awaitable[list[RunAnswer]]]) -> list[RunAnswer]:
+        """What `write` answers, which enqueues runs of the job; where that is missing, it is added first."""
+        declared = self._registry.unwritten(job.id)
+        answers = await write()
+        if not any(answer.answer is Answer.STALE for answer in answers[:1]):
+            self._registry.mark_written([job.id])
+        elif declared is not None and await self._add_declared(declared):
+            return await write()
+        return answers
+
+    async def ensure_written(self, job: Job) -> None:
+        """Before the caller's own transaction looks: what is added later is not in its snapshot."""
+        declared = self._registry.unwritten(job.id)
+        if declared is None:
+            return
+        [there], unreadable = await as_far(self._store.get_jobs([job.id]))
+        if there is not None or unreadable:
+            self._registry.mark_written([job.id])
+        else:
+            await self._add_declared(declared)
+
+    async def _add_declared(self, job: Job) -> bool:
+        """Add a job that this program declares and that was not in the store when the caller looked; never change one.
+
+        Another caller may have added it since: it is looked for again.  Raises `NotFound` where a newer release of its
+        source decides, which has no such job.
+        """
+        if self._registry.unwritten(job.id) is None:
+            return True
+        newest = await self._context.releases.of(self._store, job.source)
+        if newest > job.release:
+            cure = f"release {newest} of {job.source} is known and has no such job, this program is release"
+            raise NotFound("job", job.id, cure=f"{cure} {job.release}: ask in the newer one")
+        put = JobPut(job, revision=0)
+        await self._store.put_jobs([put], audit=self._audit.puts_on_record([put], {job.id: None}))
+        self._registry.mark_written([job.id])
+        await note_start(self._store, [job.source], app_words(self._registry, job), revision=0)
+        return True
+
+    def _adopted(self, job: Job) -> Job:
+        try:
+            return self._registry.adopt(job)
+        except InvalidInput as error:
+            raise error.at(f"job {job.id!r}: params") from error
+
+
+def _written(put: JobPut, answer: JobAnswer, store: Store) -> PutResult:
+    job = replace(put.job, revision=answer.revision, scheduler_version=store.scheduler_version)
+    return PutResult(job, answer.answer, answer.revision, answer.detail)
+
+
+async def refuse_backed(store: Store, ids: Sequence[str]) -> list[Job]:
+    """Raise `Conflict` for jobs that a living node would put back; answers those that are there and can be read."""
+    jobs: list[Job] = []
+    for start in range(0, len(ids), PAGE_MAX):
+        found, _ = await as_far(store.get_jobs(ids[start : start + PAGE_MAX]))
+        jobs += [job for job in found if job is not None]
+    nodes = await store.nodes() if any(job.source != API_SOURCE for job in jobs) else []
+    if backed := [job for job in jobs if is_backed(job, nodes)]:
+        cure = cure_of(backed[0], f"pollux pause {backed[0].id}")
+        raise Conflict(_words(backed), cure=f"{cure}; once the nodes that declare it are stopped it can be deleted")
+    return jobs
+
+
+def cure_of(job: Job, pause: str, *, do: str = "take it out of") -> str:
+    """What to `do` in the place of its declaration instead; `pause` is how that is said by whoever asks."""
+    again = "it is read again by itself" if job.source.startswith("file:") else "and restart it"
+    return f"{do} {place_of(job.source)} ({again}), or pause it: {pause}"
+
+
+def place_of(source: str) -> str:
+    """`the file pollux.yaml`, `the file with name: shop`, `the code of shop`."""
+    kind, _, name = source.partition(":")
+    if kind != "file":
+        return f"the code of {name}"
+    return f"the file {name}" if "." in name else f"the file with name: {name}"
+
+
+def _words(backed: Sequence[Job]) -> str:
+    sources = ", ".join(sorted({job.source for job in backed}))
+    if len(backed) == 1:
+        return f"job {backed[0].id!r} is declared by {sources}, of which a node lives: deleted, it would come back"
+    names = ", ".join(job.id for job in backed[:NAMED_MAX]) + (", ..." if len(backed) > NAMED_MAX else "")
+    return f"{len(backed)} of these jobs ({names}) are declared by {sources}: deleted, they would come back"
