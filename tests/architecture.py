@@ -15,10 +15,17 @@ from pathlib import Path
 
 LINES_PER_FILE_MAX = 800
 LINES_PER_FUNCTION_MAX = 50
+LINES_OF_A_PART = 60  # a module with fewer belongs into the only one that imports it
 
 FRONT = "__init__"  # pollux itself: the front door, which opens to all rooms
 
 VAGUE = {"manager", "helper", "util", "utility", "common", "base", "misc", "core"}
+# Participles, particles and private words: an engineer of the field looks for none of them.
+PRIVATE = {
+    *("told", "said", "asked", "given", "taken", "kept", "owned", "steered"),
+    *("aside", "beside", "behind", "ahead", "way", "words", "whoever", "somebody", "nobody"),
+    *("door", "doors", "glance", "leap", "leaps", "tally", "tallies", "shelf", "bell", "bells"),
+}
 ASYNCIO_NAMES = {
     name for owner in (asyncio, asyncio.AbstractEventLoop, asyncio.Queue, asyncio.TaskGroup) for name in dir(owner)
 }
@@ -137,8 +144,31 @@ def too_long(package: Path) -> list[str]:
     return wrong
 
 
+def small_parts(package: Path, started: AbstractSet[str] = frozenset()) -> list[str]:
+    """A short module with one importer is a part of that one.  `started` are files that begin a process."""
+    importers: dict[Path, set[Path]] = {}
+    for path, tree in modules(package):
+        for module in {name for name, _ in arrows(path, tree, package)} | _named_modules(tree, package.name):
+            file = package.parent.joinpath(*module.split(".")).with_suffix(".py")
+            importers.setdefault(file, set()).add(path)
+    wrong = []
+    for path, _ in modules(package):
+        lines, others = len(path.read_text().splitlines()), importers.get(path, set()) - {path}
+        is_part = lines < LINES_OF_A_PART and len(others) < 2 and path.stem not in {"__init__", "__main__"}
+        if is_part and path.relative_to(package).as_posix() not in started:
+            whom = ", ".join(str(other) for other in others) or "no module"
+            wrong.append(f"{path}: {lines} lines, imported by {whom}; move it there")
+    return wrong
+
+
+def _named_modules(tree: ast.Module, package: str) -> set[str]:
+    """Modules that a table names in text, as `pollux.cli.check:check`."""
+    texts = [node.value for node in _walked(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return {text.partition(":")[0] for text in texts if text.startswith(f"{package}.") and " " not in text}
+
+
 def vague_names(package: Path) -> list[str]:
-    """A module or class whose name says nothing has no single job yet."""
+    """A module or class whose name says nothing, or says it in a word of our own, has no single job yet."""
     wrong = []
     for path, tree in modules(package):
         for name in path.relative_to(package).with_suffix("").parts:
@@ -149,6 +179,28 @@ def vague_names(package: Path) -> list[str]:
                     f"{path}:{node.lineno}: the class name {node.name!r} says {word!r}; name its one job"
                     for word in _vague(node.name)
                 ]
+    return wrong
+
+
+def shared_class_names(package: Path) -> list[str]:
+    """A class name occurs once: who searches for it finds one place."""
+    places: dict[str, list[str]] = {}
+    for path, tree in modules(package):
+        for node in _walked(tree):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{path}:{node.lineno}")
+    return [f"{name}: the class name occurs in {', '.join(found)}" for name, found in places.items() if len(found) > 1]
+
+
+def riddles(package: Path) -> list[str]:
+    """A module opens with a noun phrase that names what is inside, not with a question."""
+    wrong = []
+    for path, tree in modules(package):
+        first = re.split(r"(?<=[.?!:])\s", ast.get_docstring(tree) or "", maxsplit=1)[0]
+        if first.endswith("?"):
+            wrong.append(f"{path}: opens with a question; name what is inside")
+        elif not first and path.stem != "__init__":
+            wrong.append(f"{path}: has no docstring; name what is inside")
     return wrong
 
 
@@ -195,7 +247,7 @@ def words(identifier: str) -> list[str]:
 
 def _vague(name: str) -> list[str]:
     singular = {word: word.removesuffix("s").replace("utilitie", "utility") for word in words(name)}
-    return [word for word, stem in singular.items() if VAGUE & {word, stem}]
+    return [word for word, stem in singular.items() if (VAGUE | PRIVATE) & {word, stem}]
 
 
 def _says_task(name: str) -> bool:

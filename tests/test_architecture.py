@@ -14,6 +14,9 @@ from tests.architecture import (
     crooked_stores,
     impure_imports,
     repository_files,
+    riddles,
+    shared_class_names,
+    small_parts,
     tell_tales,
     the_word_task,
     too_long,
@@ -89,6 +92,10 @@ PURE = {"schedule", "outcome", "plan", "workflow/replay.py", "observe/health.py"
 CLOCKS_AND_DICE = {"asyncio", "time", "random", "secrets", "logging", "threading", "socket"}
 STORES = {"pollux.store", "apsw", "sqlite3", "redis", "asyncpg"}
 
+# Short modules with one importer that stay: files that begin a process, entries of a table, files of every backend.
+STARTED = {"handlers/http/regex_child.py"}
+LISTED = {"cli/health.py", "cli/why.py", "server/routes/probes.py", "app/operations/storage.py", "store/sqlite/drop.py"}
+
 BACKENDS = {"memory": ("memory.py", "memory/store.py"), "sqlite": ("sqlite/store.py",)}
 
 REPOSITORY = Path(__file__).parents[1]
@@ -119,6 +126,21 @@ def test_files_and_functions_stay_short():
 
 def test_no_module_or_class_has_a_name_that_says_nothing():
     wrong = vague_names(PACKAGE)
+    assert not wrong, said(wrong)
+
+
+def test_a_short_module_has_a_second_importer():
+    wrong = small_parts(PACKAGE, STARTED | LISTED)
+    assert not wrong, said(wrong)
+
+
+def test_a_class_name_occurs_once():
+    wrong = shared_class_names(PACKAGE)
+    assert not wrong, said(wrong)
+
+
+def test_a_module_opens_with_what_is_inside():
+    wrong = riddles(PACKAGE)
     assert not wrong, said(wrong)
 
 
@@ -302,6 +324,48 @@ def test_a_long_file_and_a_long_function_are_found(plant):
 )
 def test_a_name_that_says_nothing_is_found(plant, files):
     assert len(vague_names(plant(files))) == 1
+
+
+@pytest.mark.parametrize("files", [{"store/beside.py": ""}, {"store/urls.py": "class ToldEntry: ..."}])
+def test_a_private_word_is_found(plant, files):
+    assert len(vague_names(plant(files))) == 1
+
+
+def test_a_class_name_that_occurs_twice_is_found(plant):
+    package = plant({"store/urls.py": "class Line: ...", "plan/gate.py": "def hidden():\n    class Line: ..."})
+    [wrong] = shared_class_names(package)
+    assert "urls.py:1" in wrong
+    assert "gate.py:2" in wrong
+
+
+@pytest.mark.parametrize("text", ['"""Who leads?  One of many."""', '"""What\nis due?"""', "x = 1"])
+def test_a_module_that_opens_with_a_riddle_is_found(plant, text):
+    assert len(riddles(plant({"plan/gate.py": text}))) == 1
+
+
+def test_a_module_that_opens_with_a_noun_phrase_is_no_riddle(plant):
+    assert (
+        riddles(plant({"plan/gate.py": '"""Gate checks.  May a run start?  The first that refuses decides."""'})) == []
+    )
+
+
+def test_a_part_of_one_module_is_found(plant):
+    package = plant(
+        {
+            "plan/__init__.py": "",
+            "plan/gate.py": "from pollux.plan import timers, shared",
+            "plan/batch.py": "from pollux.plan.shared import x",
+            "plan/timers.py": "x = 1\n" * 59,
+            "plan/shared.py": "x = 1",
+            "plan/long.py": "x = 1\n" * 60,
+            "cli/table.py": 'ENTRIES = ["pollux.cli.check:check"]',
+            "cli/check.py": "x = 1",
+        }
+    )
+    wrong = [
+        line.partition(":")[0].rpartition("/")[2] for line in small_parts(package, {"plan/gate.py", "plan/batch.py"})
+    ]
+    assert sorted(wrong) == ["check.py", "table.py", "timers.py"]
 
 
 def test_a_word_inside_a_word_is_another_word(plant):

@@ -108,7 +108,7 @@ class StoreSealed(Event, frozen=True):
     words: str  # with the cure
 
 
-class VersionNotKept(Event, frozen=True):
+class FileVersionUnsaved(Event, frozen=True):
     """A text of the file was applied and could not be kept for a rollback."""
 
     folder: str

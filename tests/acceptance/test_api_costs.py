@@ -8,8 +8,8 @@ import pytest
 
 from pollux.model import Cron
 from pollux.schedule import first_due
-from pollux.server.admission import A_ROUND, PRESSED_ROUND, AdmissionQueue
 from pollux.server.cooperative import AT_ONCE, each_made, in_pieces
+from pollux.server.gateway import A_ROUND, PRESSED_ROUND, AdmissionQueue
 from pollux.units import moment_ms
 from tests.acceptance.api_world import an_app, api_of, eventually, served
 

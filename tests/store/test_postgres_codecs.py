@@ -5,7 +5,7 @@ import pytest
 
 from pollux.model import AuditLine, Done, Node, NotePut, Plan
 from pollux.store.contract import Answer, JobPut, Pruning, RunFilter
-from pollux.store.postgres.codecs import _ARRAYS
+from pollux.store.postgres.database import _ARRAYS
 from pollux.store.postgres.store import PostgresStore
 from pollux.testing.conformance.builders import a_job, a_run, renewal, settlement
 from tests.servers.postgres import own_url, shared_url

@@ -22,7 +22,7 @@ from pollux.handlers.http.errors import (
     BadEncoding,
     BadStatus,
     Interrupted,
-    NothingTaken,
+    NothingExtracted,
     RefusedStatus,
     SlowPattern,
     TooBig,
@@ -59,13 +59,13 @@ def test_a_path_leads_to_its_value(path, value):
 
 @pytest.mark.parametrize("path", ["b", "a[0]", "a.b.c", "a.b[2]", "a.b[-3]", 'a.b["0"]'])
 def test_a_path_that_leads_nowhere_says_at_which_step(path):
-    with pytest.raises(NothingTaken, match=r"step [123] is not there"):
+    with pytest.raises(NothingExtracted, match=r"step [123] is not there"):
         dig(b'{"a": {"b": [1, 2]}}', take_of({"json": path}), "t")
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"a": 1', b"\xff\xfe", b"[" * 500_000])
 def test_a_body_that_is_no_json_is_a_fault_that_may_pass(body):
-    with pytest.raises(NothingTaken, match="no JSON"):
+    with pytest.raises(NothingExtracted, match="no JSON"):
         dig(body, take_of({"json": "a"}), "t")
 
 
@@ -89,9 +89,9 @@ async def test_a_regex_gives_its_first_group_or_all_that_it_matched(matcher):
     assert await matcher.search(r"price: ([0-9.]+)", "the price: 12.50 EUR", "t") == "12.50"
     assert await matcher.search(r"\d+", "a 42 b", "t") == "42"
     assert await matcher.search(r"(ü+)", "xüü\u2028\U0001f600", "t") == "üü"
-    with pytest.raises(NothingTaken):
+    with pytest.raises(NothingExtracted):
         await matcher.search("z", "abc", "t")
-    with pytest.raises(NothingTaken):
+    with pytest.raises(NothingExtracted):
         await matcher.search("a(z)?", "abc", "t")
 
 
@@ -132,7 +132,7 @@ async def test_a_search_that_is_cancelled_leaves_no_half_answer_behind(matcher):
 
 async def test_only_the_beginning_of_a_long_text_is_searched(matcher):
     text = "x" * 64 * 1024 + "needle"
-    with pytest.raises(NothingTaken):
+    with pytest.raises(NothingExtracted):
         await matcher.search("needle", text, "t")
 
 

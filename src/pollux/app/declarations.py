@@ -1,7 +1,7 @@
-"""Which jobs do this process's code and files declare, and how does the store come to agree?  By a diff, per source.
+"""Jobs declared by this process's code and files, and their reconciliation with the store, source by source.
 
-Several processes may do so at the same time, and with different code: what the store refuses because a newer release
-came first is left as it is, and what somebody else has changed since we looked is looked at again later.
+Several processes may reconcile at the same time, with different code.  What the store refuses because a newer release
+came first is left alone; what another process has changed since the read is read again later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Has the file changed?  Its directory is watched, and that of every link on the way to it.
+"""Watch on a file: its directory, and that of every link on the path to it.
 
 An editor renames a new file over the old one; a release swaps a link to a folder; Kubernetes swaps `..data`.  None of
-them touches the file that was there, so it is the names that are watched: the file's own, and each link's.  Now and
-then the file is looked at anyway: a network drive tells nobody of what others change.
+them touches the old file, so the names are watched: the file's own, and each link's.  The file is also read at
+intervals, because a network drive reports no changes of other machines.
 """
 
 from __future__ import annotations

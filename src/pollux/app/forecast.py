@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.app.operations import OperationsContract
+from pollux.app.operations import OperationsProtocol
 from pollux.app.pollux import Pollux
 from pollux.config import Config
 from pollux.errors import Unreadable
@@ -45,7 +45,7 @@ def declared_by(config: Config) -> list[Job]:
     return Pollux.from_config(config).declared_jobs() if config.app else list(config.jobs)
 
 
-async def known_of(operations: OperationsContract) -> ForecastInput:
+async def known_of(operations: OperationsProtocol) -> ForecastInput:
     """Read all that is needed, page by page."""
     jobs: list[Job] = []
     unreadable: list[Unreadable] = []

@@ -1,10 +1,10 @@
-"""How does everything get from one store into another?  Page by page, so that it can be cut off anywhere and go on.
+"""Move of everything from one store to another, page by page, so that it resumes wherever it was cut off.
 
-    look at both ends ─▶ nodes drain ─▶ seal FROM ─▶ mark TO ─▶ page, page, ... ─▶ count both ─▶ moved, arrived
+    read both ends ─▶ nodes drain ─▶ seal FROM ─▶ mark TO ─▶ page, page, ... ─▶ count both ─▶ moved, arrived
 
-The marks (`pollux.store.move_marks`) carry the id of the move; beside them TO keeps how far the copy has come.  A page
-that is loaded a second time changes nothing, so whoever is killed between two writes just begins at the page before.
-FROM is sealed before the first record leaves it: nothing there may go on that TO has a copy of.
+The marks (`pollux.store.move_marks`) carry the id of the move; TO also records how far the copy has come.  A page
+that is loaded a second time changes nothing, so a move that was killed between two writes resumes at the page before.
+FROM is sealed before its first record leaves: no job of which TO has a copy may go on there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How is a node set up?  The options of `Pollux` in people's units, as the runtime's own."""
+"""Options of `Pollux` in people's units, converted to those of the runtime."""
 
 from __future__ import annotations
 

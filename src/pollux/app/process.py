@@ -1,4 +1,8 @@
-"""How does an app live as a process?  Signals, and the event loop it runs on."""
+"""Life of an app as a process: signals, the event loop, and the wait for a store that is down.
+
+`serve` and `app.run()` share it.  A store that does not answer yet is waited for; a configuration that cannot work ends
+the process with its cure.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How does a file that changed become what runs?  Read and checked whole, then applied; or nothing of it is.
+"""Reload of a changed config file: read and checked as a whole, then applied, or not at all.
 
     read ─▶ check: handlers, secrets, params, ids ─▶ compare with the store ─▶ write the difference ─▶ retune the node
-              │ anything wrong: nothing has changed, and it is said where
+              │ any problem: nothing changes, and the message names its place
 
 Only jobs that differ are put, so that the others keep their phase and memory.  Options that cannot change while a node
 runs are named in every answer until it is restarted.
@@ -29,7 +29,7 @@ from pollux.config.load import digest_of, load_config
 from pollux.config.settings import DEFAULT, OPTIONS, Config
 from pollux.config.yaml_reader import FILE_BYTES_MAX
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
-from pollux.events import ConfigReloaded, ReloadRefused, VersionNotKept
+from pollux.events import ConfigReloaded, FileVersionUnsaved, ReloadRefused
 from pollux.model import SETTING, AuditLine, Job, NotePut
 from pollux.plan import Diff
 from pollux.secrets import hide
@@ -375,7 +375,7 @@ class Reloader:
         except OSError as error:
             if not self._is_unkept_said:
                 self._is_unkept_said = True
-                self.app.events.emit(VersionNotKept(str(self.versions.folder), error.strerror or str(error)))
+                self.app.events.emit(FileVersionUnsaved(str(self.versions.folder), error.strerror or str(error)))
 
     # telling
 

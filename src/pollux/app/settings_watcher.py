@@ -1,11 +1,11 @@
-"""What do the operators want of this node now?  It listens for live settings, for a changed file and for asked turns.
+"""Watcher of live settings, of the config file and of requested turns, for one node.
 
-    a claim tells that something steers ─┐
-    the leader's feed tells of a note ───┼─▶ look at the notes ─▶ retune the node, read the file again, have a turn
+    a claim reports new notes ───────────┐
+    the leader's feed reports a note ────┼─▶ read the notes ─▶ retune the node, reload the file, run a turn
     the file changed, SIGHUP ────────────┘
 
-Nothing is asked for its own sake: claims and the feed tell.  Only a node that neither claims nor leads looks by itself,
-with its beat.
+It polls nothing: claims and the feed report changes.  Only a node that neither claims nor leads reads the notes by
+itself, with its heartbeat.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Which Python object is meant by `module:attribute`?  Named only by files and the command line, never by data."""
+"""An app made of a configuration, and the import of `module:attribute` names.
+
+Modules are named by files and the command line only, never by data.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Who tells somebody outside that all is well?  The leader calls a URL now and then, as long as health is good.
+"""Services beside the engine: traces, the health ping, systemd notifications and the metrics port.
 
-What watches the URL raises the alarm when the calls stop: when every node is dead, nobody leads, the network is cut, or
-health is bad.  None of that can be told by a node that is not there.
+The leader calls the ping's URL at intervals as long as health is good.  The service behind that URL raises the alarm
+when the calls stop: every node is dead, there is no leader, the network is cut, or health is bad.  A node that
+is down cannot report any of these.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from pollux.errors import Conflict
 from pollux.units import counted
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
 
 DEAD = ("dead",)
 WHAT = "dead letter"
@@ -166,7 +166,7 @@ def drop(run_ids: tuple[str, ...], config: str | None, store: str | None, *, as_
     url = existing_store(StoreChoice(config, store))
     ids = chosen_runs(url, choice, DEAD, verb="drop")
 
-    async def act(operations: OperationsContract, batch: list[str]) -> list[int]:
+    async def act(operations: OperationsProtocol, batch: list[str]) -> list[int]:
         if choice.is_named:
             for run_id in batch:  # only dead letters: the history of finished runs is not ours to thin out
                 await _dead_run(operations, run_id)
@@ -179,7 +179,7 @@ def drop(run_ids: tuple[str, ...], config: str | None, store: str | None, *, as_
         click.echo(f"dropped {counted(count, WHAT)}")
 
 
-async def _dead_run(operations: OperationsContract, run_id: str) -> Any:
+async def _dead_run(operations: OperationsProtocol, run_id: str) -> Any:
     run = await operations.runs.get_run(run_id)
     if run.state.value != "dead":
         raise Conflict(f"run {run_id} is {run.state.value}, no dead letter; see it with `pollux runs show {run_id}`")

@@ -17,7 +17,7 @@ from pollux.errors import InvalidInput
 from pollux.units import format_size
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
     from pollux.config import Config
 
 TEXT_BYTES_MAX = 490_000  # of a text that a node is asked about: as JSON at most twice as long
@@ -34,7 +34,7 @@ def place_for(config: Config, url: str) -> str:
         return ""
     ids = [job.id for job in config.jobs]
 
-    async def question(operations: OperationsContract) -> set[str]:
+    async def question(operations: OperationsProtocol) -> set[str]:
         pages = [await operations.jobs.jobs_by_id(ids[start : start + PAGE]) for start in range(0, len(ids), PAGE)]
         return {job.source for page in pages for job in page if job is not None}
 

@@ -16,7 +16,7 @@ from pollux.model import Node
 from pollux.units import counted
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
 
 LOOK_S = 0.5
 PAGE = 1_000
@@ -40,7 +40,7 @@ def drain(node: str | None, reason: str, config: str | None, store: str | None, 
       pollux resume --workers
     """
 
-    async def question(operations: OperationsContract) -> int:
+    async def question(operations: OperationsProtocol) -> int:
         await operations.workers.drain_workers(node, reason=reason)
         return await _wait(operations, node) if wait else await _running(operations, node)
 
@@ -53,7 +53,7 @@ def drain(node: str | None, reason: str, config: str | None, store: str | None, 
     click.echo(f"{who}: nothing is claimed{runs}; `pollux resume {again}` ends it")
 
 
-async def _running(operations: OperationsContract, node: str | None) -> int:
+async def _running(operations: OperationsProtocol, node: str | None) -> int:
     if node is None:
         return int((await operations.status.counts()).leased)
     from pollux.model import RunState
@@ -69,7 +69,7 @@ async def _running(operations: OperationsContract, node: str | None) -> int:
             return int(count)
 
 
-async def _wait(operations: OperationsContract, node: str | None) -> int:
+async def _wait(operations: OperationsProtocol, node: str | None) -> int:
     """Until nothing runs; the count is there to see."""
     first = left = await _running(operations, node)
     said = None
@@ -113,7 +113,7 @@ def trigger(config: str | None, store: str | None, *, as_json: bool) -> int:
     return FAILED if silent else 0
 
 
-async def _triggered(operations: OperationsContract) -> tuple[Any, list[Node]]:
+async def _triggered(operations: OperationsProtocol) -> tuple[Any, list[Node]]:
     return await operations.workers.trigger(), await operations.status.nodes()
 
 

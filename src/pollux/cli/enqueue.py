@@ -31,7 +31,7 @@ from pollux.model import RunState, unserved
 from pollux.units import duration_ms
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
     from pollux.app.operations.run_answers import RunAccepted
     from pollux.client.rpc_codec import Hello
 
@@ -48,7 +48,7 @@ class NodeUnanswered(Exception):
 
 
 async def accepted_by(
-    operations: OperationsContract,
+    operations: OperationsProtocol,
     job_id: str,
     params: Mapping[str, Any] | None,
     run: NodeUnanswered | str | None,
@@ -75,7 +75,7 @@ async def accepted_by(
     return accepted
 
 
-async def _store_now(operations: OperationsContract) -> int:
+async def _store_now(operations: OperationsProtocol) -> int:
     """The store's time, with which the ids of runs begin; our own where a node could not tell it."""
     hello: Hello | None = getattr(operations, "hello", None)
     if hello is None:
@@ -85,7 +85,7 @@ async def _store_now(operations: OperationsContract) -> int:
 
 
 async def _accepted_in_store(
-    operations: OperationsContract,
+    operations: OperationsProtocol,
     job_id: str,
     params: Mapping[str, Any] | None,
     late: NodeUnanswered,
@@ -119,7 +119,7 @@ def _store_of(hello: Hello | None) -> str:
     return hello.store if file_mark(hello.store) == hello.file else ""
 
 
-async def _held_words(operations: OperationsContract) -> str:
+async def _held_words(operations: OperationsProtocol) -> str:
     """What holds the event loops of its nodes, as far as they told the store."""
     try:
         held = [each for each in await operations.status.nodes() if each.load.held_by]
@@ -173,7 +173,7 @@ def enqueue(
         raise InvalidInput("--timeout is about waiting", cure="add --wait, or leave it out")
     given, wait_ms = params_of(params, pairs), None if timeout is None else duration_ms(timeout)
 
-    async def question(operations: OperationsContract, late: NodeUnanswered | None = None) -> tuple[Any, Any]:
+    async def question(operations: OperationsProtocol, late: NodeUnanswered | None = None) -> tuple[Any, Any]:
         accepted = await accepted_by(operations, job_id, given, late or run_id, options)
         run = accepted.run
         if not as_json:
@@ -193,7 +193,7 @@ def enqueue(
     return exit_code(run) if wait else 0
 
 
-async def _say_hints(operations: OperationsContract, run: Any) -> None:
+async def _say_hints(operations: OperationsProtocol, run: Any) -> None:
     with suppress(StoreError, TimeoutError):  # it is accepted, whatever can be found out besides
         async with asyncio.timeout(LATE_S):
             await say_drained(operations)
@@ -201,7 +201,7 @@ async def _say_hints(operations: OperationsContract, run: Any) -> None:
                 click.echo(clean(hint), err=True)
 
 
-async def _hints(operations: OperationsContract, run: Any) -> list[str]:
+async def _hints(operations: OperationsProtocol, run: Any) -> list[str]:
     """What whoever hears "is ready" would not expect.  The run is accepted, whatever can be found out of its job."""
     if run.state not in (RunState.HELD, RunState.READY):
         return []

@@ -14,14 +14,14 @@ from pollux.errors import PolluxError
 from pollux.units import format_ms
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
 
 LOOK_SECONDS = 0.5
 SAYS_MAX = 200
 
 
 async def follow(
-    operations: OperationsContract, run_id: str, *, quiet: bool = False, wait_ms: int | None = None
+    operations: OperationsProtocol, run_id: str, *, quiet: bool = False, wait_ms: int | None = None
 ) -> Any:
     """Tell every change on stderr until the run is over; answers the run."""
     told = ""

@@ -10,14 +10,14 @@ from pollux.cli.output import ago, clean, full, moment, now_ms, print_block, pri
 from pollux.units import format_ms
 
 
-class JobPage(NamedTuple):
+class JobDetails(NamedTuple):
     row: Any  # as in the list
     live: tuple[Any, ...]  # its live runs
     why: Any
     has_versions: bool  # there is more than one on the store
 
 
-def print_job(shown: JobPage, *, as_json: bool) -> None:
+def print_job(shown: JobDetails, *, as_json: bool) -> None:
     from pollux.app.operations.status import history_of
 
     history = history_of(shown.row.job)
@@ -89,7 +89,7 @@ def _how_it_went(row: Any, history: Any, now: int) -> tuple[tuple[str, Any], ...
     )
 
 
-def _what_comes(shown: JobPage, now: int) -> tuple[tuple[str, Any], ...]:
+def _what_comes(shown: JobDetails, now: int) -> tuple[tuple[str, Any], ...]:
     return (
         ("next due", _both(shown.row.job.next_due_ms, now)),
         ("progress", shown.row.progress),

@@ -10,7 +10,7 @@ import click
 from pollux.cli.command_table import FAILED
 from pollux.cli.completion import job_ids
 from pollux.cli.enqueue import params_of
-from pollux.cli.job_page import JobPage, print_job, row_json
+from pollux.cli.job_page import JobDetails, print_job, row_json
 from pollux.cli.options import StoreChoice, ask, existing_store, json_option, page_options, store_options
 from pollux.cli.output import ago, now_ms, print_json, print_more, print_table, say_unreadable, unreadable_json
 from pollux.cli.pause import say_drained, say_unreadable_jobs
@@ -22,7 +22,7 @@ from pollux.model import API_SOURCE
 from pollux.units import counted
 
 if TYPE_CHECKING:
-    from pollux.app import JobRow, OperationsContract
+    from pollux.app import JobRow, OperationsProtocol
 
 
 @click.group(cls=ListingGroup)
@@ -69,7 +69,7 @@ def ls(
 
     where = JobFilter(group=group, target=target, tag=tag, source=source, text=text)
 
-    async def question(operations: OperationsContract) -> tuple[Any, Any, Any, bool]:
+    async def question(operations: OperationsProtocol) -> tuple[Any, Any, Any, bool]:
         page = await operations.jobs.list_jobs(where, after=after, limit=limit)
         return page, *await _rows(operations, page.jobs), len(await operations.versions.list_versions()) > 1
 
@@ -127,12 +127,12 @@ def show(job_id: str, config: str | None, store: str | None, *, as_json: bool) -
       pollux jobs show home
     """
 
-    async def question(operations: OperationsContract) -> JobPage:
+    async def question(operations: OperationsProtocol) -> JobDetails:
         [row], spoilt = await _rows(operations, (await operations.jobs.get_job(job_id),))
         say_unreadable(spoilt, "run")
         live = await _live_of(operations, job_id)
         has_versions = len(await operations.versions.list_versions()) > 1
-        return JobPage(row, tuple(live), await operations.status.why(job_id), has_versions)
+        return JobDetails(row, tuple(live), await operations.status.why(job_id), has_versions)
 
     print_job(ask(existing_store(StoreChoice(config, store)), question), as_json=as_json)
 
@@ -205,7 +205,7 @@ def cancel(
     url = existing_store(StoreChoice(config, store))
     chosen = chosen_jobs(url, choice, verb="cancel all runs of")
 
-    async def act(operations: OperationsContract, batch: list[str]) -> list[Any]:
+    async def act(operations: OperationsProtocol, batch: list[str]) -> list[Any]:
         answers = []
         for job_id in batch:
             await operations.jobs.find_job(job_id)
@@ -249,7 +249,7 @@ def delete(
 
     sources: set[str] = set()  # that may declare them again
 
-    async def act(operations: OperationsContract, batch: list[str]) -> list[str]:
+    async def act(operations: OperationsProtocol, batch: list[str]) -> list[str]:
         before = await operations.jobs.jobs_by_id(batch)
         await operations.jobs.delete_jobs(batch, reason=reason)
         sources.update(job.source for job in before if job is not None and job.declared and job.source != API_SOURCE)
@@ -279,7 +279,7 @@ class JobRefusal(NamedTuple):
 
 
 async def run_one(
-    operations: OperationsContract, job_id: str, params: dict[str, Any] | None = None, *, anyway: bool = False
+    operations: OperationsProtocol, job_id: str, params: dict[str, Any] | None = None, *, anyway: bool = False
 ) -> Any:
     """A run of a job now; what stands against it names the command that goes over it."""
     from pollux.app.operations.runs import ANYWAY
@@ -291,7 +291,7 @@ async def run_one(
 
 
 async def _run_each(
-    operations: OperationsContract, batch: list[str], params: dict[str, Any] | None, *, anyway: bool
+    operations: OperationsProtocol, batch: list[str], params: dict[str, Any] | None, *, anyway: bool
 ) -> list[Any]:
     """A run of each; one that is refused keeps nobody else from running."""
     made: list[Any] = []
@@ -313,7 +313,7 @@ def _say_none(done: Sequence[Any]) -> None:
 
 
 async def _rows(
-    operations: OperationsContract, found: tuple[Any, ...]
+    operations: OperationsProtocol, found: tuple[Any, ...]
 ) -> tuple[tuple[Any, ...], tuple[Unreadable, ...]]:
     """Rows as the live table has them, and the live runs that cannot be read."""
     from pollux.app.operations.status import live_by_job, live_runs, rows_of, told_by
@@ -331,7 +331,7 @@ async def _rows(
     return rows, live.unreadable
 
 
-async def _live_of(operations: OperationsContract, job_id: str) -> Sequence[Any]:
+async def _live_of(operations: OperationsProtocol, job_id: str) -> Sequence[Any]:
     from pollux.model import LIVE
     from pollux.store.contract import RunFilter
 

@@ -16,7 +16,7 @@ from pollux.cli.target import app_at, live_socket, may_open, node_url, refuse_ur
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError, StoreMoved, StoreRefused
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
     from pollux.cli.target import Target
     from pollux.config import Config
     from pollux.store.local_files import AnnouncedNode
@@ -381,7 +381,7 @@ def version_meant(where: StoreChoice, url: str) -> int | None:
     return None if is_address(url) else _loaded(where).scheduler_version
 
 
-def ask(url: str, question: Callable[[OperationsContract], Awaitable[_T]], *, version: int | None = None) -> _T:
+def ask(url: str, question: Callable[[OperationsProtocol], Awaitable[_T]], *, version: int | None = None) -> _T:
     """Open the store, or the connection to a node; ask its operations; close it.
 
     A store that was moved elsewhere may still be read.

@@ -16,7 +16,7 @@ from pollux.errors import InvalidInput, NotFound, Unreadable
 from pollux.model import DRAIN, STOP
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
 
 
 def _scope_options(command: Any) -> Any:
@@ -59,7 +59,7 @@ def pause(
     scopes = _scopes(jobs, group, target, everything=everything)
     url = existing_store(StoreChoice(config, store))
 
-    async def question(operations: OperationsContract) -> str:
+    async def question(operations: OperationsProtocol) -> str:
         from pollux.app.operations.status import nobody_of
 
         for scope in scopes:
@@ -115,7 +115,7 @@ def resume(
         return
     scopes = _scopes(jobs, group, target, everything=everything)
 
-    async def question(operations: OperationsContract) -> list[tuple[str, bool]]:
+    async def question(operations: OperationsProtocol) -> list[tuple[str, bool]]:
         resumed = [(_name(scope), await operations.pauses.resume(**scope)) for scope in scopes]
         await say_unreadable_jobs(operations, jobs)
         return resumed
@@ -144,7 +144,7 @@ def _resume_workers(where: StoreChoice, node: str | None, *, as_json: bool) -> N
 def _tell_stopped(where: StoreChoice, *, as_json: bool) -> None:
     """What is stopped, and the words that end it."""
 
-    async def question(operations: OperationsContract) -> tuple[list[Any], list[Any]]:
+    async def question(operations: OperationsProtocol) -> tuple[list[Any], list[Any]]:
         return [
             note for note in await operations.pauses.stops() if not note.key.startswith(DRAIN)
         ], await operations.workers.drained_workers()
@@ -169,7 +169,7 @@ def _stop_words(note: Any) -> tuple[str, str, str, str]:
     return _name(scope), str(value.get("reason") or ""), str(value.get("by") or ""), f"pollux resume {again}"
 
 
-async def say_unreadable_jobs(operations: OperationsContract, ids: Sequence[str]) -> None:
+async def say_unreadable_jobs(operations: OperationsProtocol, ids: Sequence[str]) -> None:
     """Name those of the jobs that cannot be read here; the ids were enough for what was done to them."""
     found = zip(ids, await operations.jobs.jobs_by_id(list(ids)), strict=True) if ids else ()
     for job_id in [job_id for job_id, job in found if job is None]:
@@ -178,7 +178,7 @@ async def say_unreadable_jobs(operations: OperationsContract, ids: Sequence[str]
                 say_unreadable([job])
 
 
-async def say_drained(operations: OperationsContract) -> None:
+async def say_drained(operations: OperationsProtocol) -> None:
     """Warn that a run waits because the workers are drained."""
     for each in await operations.workers.drained_workers():
         if each.node is None:

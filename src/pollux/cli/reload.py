@@ -34,7 +34,7 @@ from pollux.errors import Conflict, InvalidConfig, InvalidInput, StoreRefused
 from pollux.secrets import hide
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
     from pollux.config import Config
 
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
@@ -183,7 +183,7 @@ def _is_config_said() -> bool:
 def _of_node(url: str, path: str | None, question: Callable[[Any], Awaitable[_T]]) -> _T | None:
     """What the node says; None if a file is meant that it does not read: it would do it to its own."""
 
-    async def asked(operations: OperationsContract) -> _T | None:
+    async def asked(operations: OperationsProtocol) -> _T | None:
         return await question(operations) if path is None or await reading(operations, path) is not None else None
 
     tell_way(url)

@@ -21,7 +21,7 @@ from pollux.store.urls import place_of
 from pollux.units import counted
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
     from pollux.app.reload import RunningConfig
     from pollux.cli.target import Target
     from pollux.config import Config
@@ -118,7 +118,7 @@ async def _answers(address: str) -> bool:
     return True
 
 
-async def reading(operations: OperationsContract, path: str) -> RunningConfig | None:
+async def reading(operations: OperationsProtocol, path: str) -> RunningConfig | None:
     """What the app runs by if it reads this very file; None if it reads another one, or none."""
     try:
         found: RunningConfig = await operations.config_file.file_in_force()

@@ -32,7 +32,7 @@ from pollux.errors import InvalidInput
 from pollux.model import SCHEDULED, as_it_is
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
 
 STATES = (SCHEDULED, "held", "ready", "leased", "done", "dead", "cancelled")
 FAILED = "failed"  # what the column calls a run that is done and failed
@@ -142,7 +142,7 @@ def show(run_id: str, config: str | None, store: str | None, *, is_followed: boo
       pollux runs show home@1790000000000 --follow
     """
 
-    async def question(operations: OperationsContract) -> tuple[Any, Any]:
+    async def question(operations: OperationsProtocol) -> tuple[Any, Any]:
         run = await operations.runs.get_run(run_id)
         if is_followed and not run.is_finished:
             run = await follow(operations, run_id)
@@ -185,7 +185,7 @@ def cancel(
     url = existing_store(StoreChoice(config, store))
     ids = chosen_runs(url, choice, states or LIVE, verb="cancel")
 
-    async def act(operations: OperationsContract, batch: list[str]) -> Any:
+    async def act(operations: OperationsProtocol, batch: list[str]) -> Any:
         if choice.is_named:
             for run_id in batch:  # an id may also be a job's: here it must be a run's
                 await operations.runs.find_run(run_id)

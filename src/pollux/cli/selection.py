@@ -16,7 +16,7 @@ from pollux.errors import InvalidInput, NotFound, read_at
 from pollux.units import counted, past_ms
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
 
 CHOSEN_MAX = 100_000  # by one command; the next one takes the rest
 BATCH = 500
@@ -100,7 +100,7 @@ def chosen_runs(url: str, choice: Selection, states: Sequence[str], *, verb: str
         parts["finished_after_ms"] = since_ms(parts.pop("since"))
     where, now = RunFilter(**parts), now_ms()
 
-    async def question(operations: OperationsContract) -> list[str]:
+    async def question(operations: OperationsProtocol) -> list[str]:
         return await _all(
             lambda after: runs_in_state(operations.runs, states, where, now_ms=now, after=after, limit=1_000), "runs"
         )
@@ -115,7 +115,7 @@ def chosen_jobs(url: str, choice: Selection, *, verb: str) -> list[str]:
 
     where = JobFilter(**choice.parts)
 
-    async def question(operations: OperationsContract) -> list[str]:
+    async def question(operations: OperationsProtocol) -> list[str]:
         return await _all(lambda after: operations.jobs.list_jobs(where, after=after, limit=1_000), "jobs")
 
     return _confirmed(ask(url, question), choice, verb=verb)
@@ -157,7 +157,7 @@ def in_batches(
 ) -> list[Any]:
     """Take them a batch at a time, with a bar if there are many; answers what `act` answered, in order."""
 
-    async def question(operations: OperationsContract) -> list[Any]:
+    async def question(operations: OperationsProtocol) -> list[Any]:
         answers: list[Any] = []
         with bar(doing, len(ids)) as step:
             for start in range(0, len(ids), BATCH):
@@ -185,7 +185,7 @@ def how_cancelled(url: str, answers: Sequence[Any]) -> dict[str, str]:
     if not ids or len(answers) > LINES_MAX:
         return {}
 
-    async def question(operations: OperationsContract) -> dict[str, Any]:
+    async def question(operations: OperationsProtocol) -> dict[str, Any]:
         found = {}
         for run_id in ids:
             with contextlib.suppress(NotFound):  # it ended, and is forgotten

@@ -29,7 +29,7 @@ from pollux.errors import InvalidInput
 from pollux.units import MINUTE_MS, SECOND_MS, counted, duration_ms, format_moment, format_ms, moment_ms
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
     from pollux.config import Config
     from pollux.model import Job
     from pollux.simulate import Forecast, HandlerBehaviour, Scenario
@@ -131,7 +131,7 @@ def _jobs_of_code(loaded: Config) -> list[Job]:
     return load_app(loaded.app, Pollux, beside=beside).declared_jobs()
 
 
-async def _learn(operations: OperationsContract) -> tuple[list[Job], dict[str, HandlerBehaviour]]:
+async def _learn(operations: OperationsProtocol) -> tuple[list[Job], dict[str, HandlerBehaviour]]:
     """The jobs of a store, and how their finished runs went."""
     from pollux.model import RunState, definition
     from pollux.store.contract import RunFilter

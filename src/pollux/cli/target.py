@@ -19,7 +19,7 @@ import click
 from pollux.errors import InvalidInput, PolluxError, StoreError
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
     from pollux.client.rpc_codec import Hello
 
 URL = "pollux.url"  # in a context of click: the node that was named,
@@ -158,7 +158,7 @@ class Target(Protocol):
     def store_url(self) -> str: ...
 
     @property
-    def operations(self) -> OperationsContract: ...
+    def operations(self) -> OperationsProtocol: ...
 
 
 def may_open(path: Path) -> bool:

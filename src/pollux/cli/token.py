@@ -17,7 +17,7 @@ from pollux.errors import InvalidInput, NotFound
 from pollux.units import HOUR_MS, counted
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
 
 ROLES = ("viewer", "operator", "admin")
 CURLRC = ".curlrc"
@@ -105,7 +105,7 @@ def create(role: str, name: str, expires: str | None, config: str | None, store:
       pollux token create --role operator --expires 30d > operator.token
     """
 
-    async def question(operations: OperationsContract) -> tuple[Any, list[str]]:
+    async def question(operations: OperationsProtocol) -> tuple[Any, list[str]]:
         made = await operations.tokens.create_token(role, name=name, expires=expires)
         same = [
             each.id
@@ -194,7 +194,7 @@ def curl(
         click.echo(f"to use it: curl -K {file} ...")
 
 
-async def _renewed(operations: OperationsContract, role: str, before: str) -> Any:
+async def _renewed(operations: OperationsProtocol, role: str, before: str) -> Any:
     """A new token; the one that stood in the file before is nobody's any more."""
     made = await operations.tokens.create_token(role, name=f"curl:{_user()}")
     if before:

@@ -17,7 +17,7 @@ from pollux.model import VERSION_MAX, unserved
 from pollux.units import MINUTE_MS, WEEK_MS, counted, format_ms
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
 
 KEPT_MS = WEEK_MS - MINUTE_MS  # what was counted longer ago is forgotten about now
 VERSION = click.IntRange(1, VERSION_MAX)
@@ -75,18 +75,18 @@ def move(
         click.echo(f"{counted(stays, 'job')} there already")
 
 
-async def _is_there(operations: OperationsContract, number: int) -> None:
+async def _is_there(operations: OperationsProtocol, number: int) -> None:
     """Nothing goes from a version without jobs; from one that nobody knows it is a slip of the pen."""
     if number not in {version.number for version in await operations.versions.list_versions()}:
         raise NotFound("version", str(number), cure="`pollux migrate` lists them")
 
 
-async def _versions_of(operations: OperationsContract, batch: list[str]) -> list[int | None]:
+async def _versions_of(operations: OperationsProtocol, batch: list[str]) -> list[int | None]:
     found = zip(batch, await operations.jobs.jobs_by_id(batch), strict=True)
     return [await _version_of(operations, job_id) if job is None else job.scheduler_version for job_id, job in found]
 
 
-async def _version_of(operations: OperationsContract, job_id: str) -> int | None:
+async def _version_of(operations: OperationsProtocol, job_id: str) -> int | None:
     """Of one that cannot be read: it goes like all others; None if it is not there."""
     try:
         found = await operations.jobs.find_job(job_id)
@@ -96,7 +96,7 @@ async def _version_of(operations: OperationsContract, job_id: str) -> int | None
     return version
 
 
-async def _move(operations: OperationsContract, batch: list[str], to: int) -> list[Any]:
+async def _move(operations: OperationsProtocol, batch: list[str], to: int) -> list[Any]:
     return list(await operations.versions.move_jobs(batch, to))
 
 
@@ -207,7 +207,7 @@ def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
     _say_empty(empty)
 
 
-async def _versions(operations: OperationsContract) -> tuple[list[Any], list[int]]:
+async def _versions(operations: OperationsProtocol) -> tuple[list[Any], list[int]]:
     """All, and the numbers of those that have nothing and nobody."""
     found, nodes = await operations.versions.list_versions(), await operations.status.nodes()
     served = {node.scheduler_version for node in nodes}

@@ -63,19 +63,19 @@ class RemoteOperations:
     def __init__(self, connection: HttpConnection) -> None:
         self.hello: Hello | None = None
         group: Any = RemoteGroup(connection)
-        self.jobs: contract.JobContract = group
-        self.runs: contract.RunContract = group
-        self.dead_letters: contract.DeadLetterContract = group
-        self.pauses: contract.PauseContract = group
-        self.listing: contract.ListingContract = group
-        self.status: contract.StatusContract = group
-        self.audit: contract.AuditContract = group
-        self.settings: contract.SettingContract = group
-        self.tokens: contract.TokenContract = group
-        self.versions: contract.VersionContract = group
-        self.workers: contract.WorkerContract = group
-        self.config_file: contract.ConfigFileContract = group
-        self.storage: contract.StorageContract = RemoteStorage(connection)
+        self.jobs: contract.JobProtocol = group
+        self.runs: contract.RunProtocol = group
+        self.dead_letters: contract.DeadLetterProtocol = group
+        self.pauses: contract.PauseProtocol = group
+        self.listing: contract.ListingProtocol = group
+        self.status: contract.StatusProtocol = group
+        self.audit: contract.AuditProtocol = group
+        self.settings: contract.SettingProtocol = group
+        self.tokens: contract.TokenProtocol = group
+        self.versions: contract.VersionProtocol = group
+        self.workers: contract.WorkerProtocol = group
+        self.config_file: contract.ConfigFileProtocol = group
+        self.storage: contract.StorageProtocol = RemoteStorage(connection)
 
 
 class RemoteGroup:

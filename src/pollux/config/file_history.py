@@ -27,7 +27,7 @@ DIGEST_CHARS_MIN = 4  # a prefix of at least so many names a version, if it is u
 _NAME = re.compile(r"(\d{1,16})-([0-9a-f]{16})\.yaml\Z")
 
 
-class KeptText(Struct, frozen=True):
+class SavedText(Struct, frozen=True):
     """One text that was applied."""
 
     digest: str
@@ -54,10 +54,10 @@ class FileHistory:
             self.folder = above / self.config.name
             self._folders = (above, self.folder)
 
-    def all(self) -> list[KeptText]:
+    def all(self) -> list[SavedText]:
         with contextlib.suppress(OSError):
             found = ((_NAME.match(path.name), path) for path in self.folder.iterdir())
-            kept = [KeptText(name[2], int(name[1]), str(path)) for name, path in found if name is not None]
+            kept = [SavedText(name[2], int(name[1]), str(path)) for name, path in found if name is not None]
             return sorted(kept, key=lambda each: (each.at_ms, each.path))
         return []
 
@@ -74,7 +74,7 @@ class FileHistory:
             with contextlib.suppress(FileNotFoundError):  # another node was quicker
                 Path(old.path).unlink()
 
-    def before(self, current: str, to: str | None = None) -> KeptText:
+    def before(self, current: str, to: str | None = None) -> SavedText:
         """Return the version to go back to: the one of that digest, else the latest that is not the current text."""
         kept = self.all()
         if to is not None:
@@ -132,7 +132,7 @@ class FileHistory:
         _write(self.config, raw, mode=0o600 if there is None else there.st_mode & 0o7777, owner=owner)
 
 
-def last_texts(config: str | os.PathLike[str]) -> list[KeptText]:
+def last_texts(config: str | os.PathLike[str]) -> list[SavedText]:
     """Return the last applied texts of a file that is missing, one for each place where its history may be."""
     path, ending = Path(config), ".versions"
     places = [FileHistory(path)]

@@ -197,7 +197,7 @@ def _sealed(event: e.StoreSealed) -> None:
     _say(logging.ERROR, event, "this node plans and claims nothing more: %s", safe(event.words))
 
 
-def _not_kept(event: e.VersionNotKept) -> None:
+def _not_kept(event: e.FileVersionUnsaved) -> None:
     words = "the text of the config was not kept for `pollux reload --rollback`: %s: %s"
     _say(logging.WARNING, event, words, safe(event.folder), safe(event.why))
 
@@ -296,7 +296,7 @@ _ALWAYS: dict[type[e.Event], e.Listener] = {
     e.ReloadRefused: _reload_refused,
     e.FileDiffers: _file_differs,
     e.StoreSealed: _sealed,
-    e.VersionNotKept: _not_kept,
+    e.FileVersionUnsaved: _not_kept,
     e.SettingsHeard: _settings_heard,
     e.TermWon: _term_won,
     e.TermLost: _term_lost,

@@ -1,1 +1,1 @@
-"""Where does it wait?  One contract, symmetrical backends."""
+"""Stores: one contract, and a backend for each database."""

@@ -1,4 +1,4 @@
-"""Where does it wait?  The contract that every store keeps, word for word the same on all of them.
+"""Contract of the stores: the same on every backend.
 
 Storage is dumb: it orders, leases and fences, and checks the conditions that the caller states.  It decides
 nothing, logs nothing and reads no configuration.  Behaviour is written down in `pollux.testing.conformance`, and

@@ -1,7 +1,7 @@
-"""What if somebody else wrote into our records?  Whoever reads one that cannot be read is told which it is.
+"""Decoding of stored records, and what follows from one that cannot be decoded.
 
-A call that reads many reads on, and tells of all that it could not read at its end, with the rest beside
-(`Illegible`): the leader goes on with that, anybody else has an error in his hands.
+A call that reads many records skips such a one and reports it at its end, with the rest in the same exception
+(`Illegible`): the leader continues with the rest, every other caller gets an error.
 """
 
 from __future__ import annotations

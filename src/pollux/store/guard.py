@@ -1,4 +1,4 @@
-"""Who bounds and counts the calls to a store?  One wrapper, around every call of every loop.
+"""Deadline and counters of every call to a store, as one wrapper.
 
 A call that does not answer within its deadline raises `StoreTimeout`: it may have taken effect all the same, so it is
 repeated with the same ids.  What waits inside the store (`claim`, `feed`) has its wait on top of the deadline.

@@ -1,7 +1,7 @@
-"""What does no store accept?  The checks that all stores make, in the same words, before they write anything.
+"""Limits and checks of arguments, the same on every store, made before anything is written.
 
-Values that a user brings are kept as plain JSON, on every store: what comes out is what went in after one way
-through JSON, and it is nobody's own object any more.  What is too big or cannot be written down is refused whole.
+Values of users are stored as plain JSON on every store: a value comes out as it went in after one round trip through
+JSON, and shares no object with the caller.  What is too big or cannot be encoded is refused as a whole.
 """
 
 from __future__ import annotations

@@ -15,14 +15,14 @@ _NAMES = {"TCP_KEEPIDLE": IDLE_S, "TCP_KEEPINTVL": EVERY_S, "TCP_KEEPCNT": TIMES
 PROBES: dict[int, int] = {getattr(socket, name): value for name, value in _NAMES.items() if hasattr(socket, name)}
 
 
-class KeptSocket(Protocol):
+class KeepaliveSocket(Protocol):
     @property
     def family(self) -> int: ...
 
     def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
 
 
-def keep_alive(line: KeptSocket) -> None:
+def keep_alive(line: KeepaliveSocket) -> None:
     """Let the kernel probe that line; one inside the machine needs it not."""
     if line.family not in (socket.AF_INET, socket.AF_INET6):
         return

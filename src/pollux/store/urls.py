@@ -1,4 +1,4 @@
-"""Which store does a URL name?  One line per kind, each imported only when it is asked for."""
+"""Stores by URL: one line per kind, each imported on first use."""
 
 from __future__ import annotations
 

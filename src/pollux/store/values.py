@@ -1,4 +1,4 @@
-"""What does one claim ask for?  The same of every store that keeps its values by itself."""
+"""Values that the verbs of a store take and answer."""
 
 from __future__ import annotations
 

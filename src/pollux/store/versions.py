@@ -1,4 +1,7 @@
-"""May this process go in?  A handle is of the process that opened it: a child of a fork opens its own."""
+"""Checks of versions and of handles that are closed or were opened before a fork.
+
+A handle belongs to the process that opened it; a child of a fork opens its own.
+"""
 
 from __future__ import annotations
 

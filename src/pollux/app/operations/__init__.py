@@ -1,7 +1,7 @@
 """Operations of an app by subject: everything that people and programs may ask of a store and its nodes."""
 
 from pollux.app.operations.context import OperationContext
-from pollux.app.operations.contract import OperationsContract
+from pollux.app.operations.contract import OperationsProtocol
 from pollux.app.operations.operations import Operations
 
-__all__ = ["OperationContext", "Operations", "OperationsContract"]
+__all__ = ["OperationContext", "Operations", "OperationsProtocol"]

@@ -7,7 +7,7 @@ import asyncio
 from pollux.app.operations.context import OperationGroup
 from pollux.app.reload import ConfigDraft, Reloader, ReloadResult, RunningConfig
 from pollux.config.effective import EffectiveOption
-from pollux.config.file_history import KeptText
+from pollux.config.file_history import SavedText
 from pollux.config.load import file_source
 from pollux.errors import InvalidInput
 
@@ -49,7 +49,7 @@ class ConfigFileOperations(OperationGroup):
         """Put the text before back into the file (or that of the digest `to`) and make it hold; `replace` as above."""
         return await self._reloader.rollback(by=self._actor, to=to, replace=replace)
 
-    async def file_versions(self) -> list[KeptText]:
+    async def file_versions(self) -> list[SavedText]:
         """The texts of the file that were applied, oldest first, the last ten."""
         return self._reloader.versions.all()
 

@@ -23,7 +23,7 @@ from pollux.app.operations.versions import VersionFigures, VersionRemainder
 from pollux.app.operations.workers import TriggerResult
 from pollux.app.reload import ReloadResult, RunningConfig
 from pollux.config.effective import EffectiveOption
-from pollux.config.file_history import KeptText
+from pollux.config.file_history import SavedText
 from pollux.errors import PolluxError, Unreadable
 from pollux.model import Drained, Job, Node, Note, Run, Version
 from pollux.observe.health import Health
@@ -43,7 +43,7 @@ from pollux.store.contract import (
 )
 
 
-class JobContract(Protocol):
+class JobProtocol(Protocol):
     """Jobs."""
 
     async def get_job(self, job: object) -> Job: ...
@@ -65,7 +65,7 @@ class JobContract(Protocol):
     ) -> list[PutResult | PolluxError]: ...
 
 
-class RunContract(Protocol):
+class RunProtocol(Protocol):
     """Runs."""
 
     async def enqueue(
@@ -124,7 +124,7 @@ class RunContract(Protocol):
     ) -> RunPage: ...
 
 
-class DeadLetterContract(Protocol):
+class DeadLetterProtocol(Protocol):
     """Dead letters."""
 
     async def revive(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> list[RunAnswer]: ...
@@ -136,7 +136,7 @@ class DeadLetterContract(Protocol):
     async def drop_where(self, where: RunFilter) -> int: ...
 
 
-class PauseContract(Protocol):
+class PauseProtocol(Protocol):
     """Pauses and breakers."""
 
     async def pause(
@@ -164,7 +164,7 @@ class PauseContract(Protocol):
     async def reset_breaker(self, name: str) -> None: ...
 
 
-class ListingContract(Protocol):
+class ListingProtocol(Protocol):
     """Jobs with their states."""
 
     async def job_rows(
@@ -182,7 +182,7 @@ class ListingContract(Protocol):
     async def new_row(self, job: Job, stops: Sequence[Note]) -> JobState: ...
 
 
-class StatusContract(Protocol):
+class StatusProtocol(Protocol):
     """State of the deployment."""
 
     async def overview(self, *, limit: int = 50) -> Overview: ...
@@ -200,7 +200,7 @@ class StatusContract(Protocol):
     async def health_document(self) -> dict[str, Any]: ...
 
 
-class AuditContract(Protocol):
+class AuditProtocol(Protocol):
     """Audit log."""
 
     async def list_audit(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage: ...
@@ -208,7 +208,7 @@ class AuditContract(Protocol):
     async def verify_audit(self, *, mark: str = "") -> AuditVerdict: ...
 
 
-class SettingContract(Protocol):
+class SettingProtocol(Protocol):
     """Live settings."""
 
     async def list_settings(self) -> list[Setting]: ...
@@ -218,7 +218,7 @@ class SettingContract(Protocol):
     async def unset_setting(self, path: str) -> bool: ...
 
 
-class TokenContract(Protocol):
+class TokenProtocol(Protocol):
     """API tokens."""
 
     async def create_token(self, role: str, *, name: str = "", expires: str | float | None = None) -> MadeToken: ...
@@ -238,7 +238,7 @@ class TokenContract(Protocol):
     async def tokens_used(self, records: Sequence[TokenRecord]) -> None: ...
 
 
-class VersionContract(Protocol):
+class VersionProtocol(Protocol):
     """Scheduler versions."""
 
     async def list_versions(self) -> list[Version]: ...
@@ -252,7 +252,7 @@ class VersionContract(Protocol):
     async def finish_version(self, number: int) -> None: ...
 
 
-class WorkerContract(Protocol):
+class WorkerProtocol(Protocol):
     """Workers and planning turns."""
 
     async def drain_workers(self, node: str | None = None, *, reason: str = "") -> None: ...
@@ -266,7 +266,7 @@ class WorkerContract(Protocol):
     async def trigger(self) -> TriggerResult: ...
 
 
-class ConfigFileContract(Protocol):
+class ConfigFileProtocol(Protocol):
     """The config file of a node."""
 
     async def reload(
@@ -284,12 +284,12 @@ class ConfigFileContract(Protocol):
 
     async def rollback(self, to: str | None = None, *, replace: bool = False) -> ReloadResult: ...
 
-    async def file_versions(self) -> list[KeptText]: ...
+    async def file_versions(self) -> list[SavedText]: ...
 
     async def options_in_force(self) -> list[EffectiveOption]: ...
 
 
-class StorageContract(Protocol):
+class StorageProtocol(Protocol):
     """The store itself."""
 
     def dump(self) -> AsyncIterator[DumpPage]: ...
@@ -305,61 +305,61 @@ class StorageContract(Protocol):
     async def forget(self, keys: Sequence[str]) -> None: ...
 
 
-class OperationsContract(Protocol):
+class OperationsProtocol(Protocol):
     """All operations, by subject."""
 
     @property
-    def jobs(self) -> JobContract: ...
+    def jobs(self) -> JobProtocol: ...
 
     @property
-    def runs(self) -> RunContract: ...
+    def runs(self) -> RunProtocol: ...
 
     @property
-    def dead_letters(self) -> DeadLetterContract: ...
+    def dead_letters(self) -> DeadLetterProtocol: ...
 
     @property
-    def pauses(self) -> PauseContract: ...
+    def pauses(self) -> PauseProtocol: ...
 
     @property
-    def listing(self) -> ListingContract: ...
+    def listing(self) -> ListingProtocol: ...
 
     @property
-    def status(self) -> StatusContract: ...
+    def status(self) -> StatusProtocol: ...
 
     @property
-    def audit(self) -> AuditContract: ...
+    def audit(self) -> AuditProtocol: ...
 
     @property
-    def settings(self) -> SettingContract: ...
+    def settings(self) -> SettingProtocol: ...
 
     @property
-    def tokens(self) -> TokenContract: ...
+    def tokens(self) -> TokenProtocol: ...
 
     @property
-    def versions(self) -> VersionContract: ...
+    def versions(self) -> VersionProtocol: ...
 
     @property
-    def workers(self) -> WorkerContract: ...
+    def workers(self) -> WorkerProtocol: ...
 
     @property
-    def config_file(self) -> ConfigFileContract: ...
+    def config_file(self) -> ConfigFileProtocol: ...
 
     @property
-    def storage(self) -> StorageContract: ...
+    def storage(self) -> StorageProtocol: ...
 
 
-GROUPS = {  # by their names in `OperationsContract`
-    "jobs": JobContract,
-    "runs": RunContract,
-    "dead_letters": DeadLetterContract,
-    "pauses": PauseContract,
-    "listing": ListingContract,
-    "status": StatusContract,
-    "audit": AuditContract,
-    "settings": SettingContract,
-    "tokens": TokenContract,
-    "versions": VersionContract,
-    "workers": WorkerContract,
-    "config_file": ConfigFileContract,
-    "storage": StorageContract,
+GROUPS = {  # by their names in `OperationsProtocol`
+    "jobs": JobProtocol,
+    "runs": RunProtocol,
+    "dead_letters": DeadLetterProtocol,
+    "pauses": PauseProtocol,
+    "listing": ListingProtocol,
+    "status": StatusProtocol,
+    "audit": AuditProtocol,
+    "settings": SettingProtocol,
+    "tokens": TokenProtocol,
+    "versions": VersionProtocol,
+    "workers": WorkerProtocol,
+    "config_file": ConfigFileProtocol,
+    "storage": StorageProtocol,
 }

@@ -32,7 +32,7 @@ from pollux.store.decoding import as_far, due_as_far
 
 if TYPE_CHECKING:
     from pollux.app.health import HealthWatch
-    from pollux.app.operations.contract import OperationsContract, RunContract
+    from pollux.app.operations.contract import OperationsProtocol, RunProtocol
 
 LIVE_MAX = 1_000  # live runs that are looked at to tell what jobs are at
 LIVE_CURSOR = "live:"  # how cursors of live runs begin, before their due time and id
@@ -280,7 +280,7 @@ def _rank(run: Run, now_ms: int) -> tuple[int, int]:
     return (1, 0) if run.state is RunState.READY else (2, 0)
 
 
-async def live_runs(runs: RunContract, *, job_id: str | None = None, limit: int = LIVE_MAX) -> RunPage:
+async def live_runs(runs: RunProtocol, *, job_id: str | None = None, limit: int = LIVE_MAX) -> RunPage:
     """Live runs, of one job or of all: the first of them, and where there are more also those that run."""
     where = RunFilter(states=tuple(sorted(LIVE)), job_id=job_id)
     page = await runs.list_runs(where, limit=limit)
@@ -292,7 +292,7 @@ async def live_runs(runs: RunContract, *, job_id: str | None = None, limit: int 
 
 
 async def runs_in_state(
-    runs: RunContract, states: Collection[str], where: RunFilter, *, now_ms: int, after: str | None, limit: int
+    runs: RunProtocol, states: Collection[str], where: RunFilter, *, now_ms: int, after: str | None, limit: int
 ) -> RunPage:
     """A page of the runs in these states, as `Run.shown_state` names them; none: all.
 
@@ -358,7 +358,7 @@ def last_outcome(job: Job) -> str:
     return "retrying" if memory.last_error_ms == memory.last_end_ms else "cancelled"
 
 
-async def nodes_now(operations: OperationsContract) -> list[Node]:
+async def nodes_now(operations: OperationsProtocol) -> list[Node]:
     """Who is there.  Seats are taken as the leases say it, if those are few and can be read: a beat is seconds old."""
     nodes = await operations.status.nodes()
     if not nodes or (await operations.status.counts()).leased > LEASES_MAX:
@@ -370,7 +370,7 @@ async def nodes_now(operations: OperationsContract) -> list[Node]:
     return [replace(node, busy=taken[node.id]) for node in nodes]
 
 
-async def nobody_of(operations: OperationsContract, *, group: str | None = None, target: str | None = None) -> str:
+async def nobody_of(operations: OperationsProtocol, *, group: str | None = None, target: str | None = None) -> str:
     """A pause of a group or target may come before its first job, or be a slip of the pen: then that is said."""
     if group is None and target is None:
         return ""

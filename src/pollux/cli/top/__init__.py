@@ -13,7 +13,7 @@ from pollux.cli.runner import TeachingCommand
 from pollux.errors import InvalidInput, PolluxError, StoreRefused
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
 
 __all__ = ["top"]
 
@@ -53,7 +53,7 @@ def top(config: str | None, store: str | None, *, as_json: bool) -> None:
     Top(url, socket=socket).run()
 
 
-async def _one_look(operations: OperationsContract) -> Any:
+async def _one_look(operations: OperationsProtocol) -> Any:
     from pollux.cli.top.board import look_at
 
     return await look_at(operations, now_ms())

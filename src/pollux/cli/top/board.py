@@ -19,7 +19,7 @@ from pollux.model import Counts, Job, Node, Note, Run, RunState, leader_of
 from pollux.store.contract import PAGE_MAX, JobFilter, RunFilter
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
 
 RUNS_SHOWN = 50  # running ones, and held ones
 RUNS_EACH = 10  # live runs that are read of a job asked for alone
@@ -75,7 +75,7 @@ class StoreSummary(Struct, frozen=True):
         return sum(node.seats for node in self.nodes)
 
 
-async def look_at(operations: OperationsContract, now_ms: int) -> StoreSummary:
+async def look_at(operations: OperationsProtocol, now_ms: int) -> StoreSummary:
     running = await operations.runs.list_runs(RunFilter(states=(RunState.LEASED,)), limit=RUNS_SHOWN)
     held = await operations.runs.list_runs(RunFilter(states=(RunState.HELD,)), limit=RUNS_SHOWN)
     ready = await operations.runs.list_runs(RunFilter(states=(RunState.READY,)), limit=READY_PAGE)
@@ -93,7 +93,7 @@ async def look_at(operations: OperationsContract, now_ms: int) -> StoreSummary:
     )
 
 
-async def rows_for(operations: OperationsContract, look: StoreSummary, ids: Sequence[str]) -> tuple[JobRow, ...]:
+async def rows_for(operations: OperationsProtocol, look: StoreSummary, ids: Sequence[str]) -> tuple[JobRow, ...]:
     """The rows of these jobs as they are now; jobs that are gone are left out."""
     jobs = [job for job in await operations.jobs.jobs_by_id(ids) if job is not None]
     live = await _live_of(operations, look.counts, [job.id for job in jobs])
@@ -107,7 +107,7 @@ async def rows_for(operations: OperationsContract, look: StoreSummary, ids: Sequ
     )
 
 
-async def _live_of(operations: OperationsContract, counts: Counts, ids: Iterable[str]) -> list[Run]:
+async def _live_of(operations: OperationsProtocol, counts: Counts, ids: Iterable[str]) -> list[Run]:
     """The live runs of these jobs: by one page if it holds all there are, else job by job."""
     if counts.held + counts.ready + counts.leased <= LIVE_PAGE:
         return list((await live_runs(operations.runs, limit=LIVE_PAGE)).runs)
@@ -130,7 +130,7 @@ class Sweep:
         self._seen: set[str] = set()
         self._met: set[str] = set()
 
-    async def go_on(self, operations: OperationsContract) -> None:
+    async def go_on(self, operations: OperationsProtocol) -> None:
         """Read some more pages: many in the first round, then few; never beyond the end of a round."""
         for _ in range(SWEEP_PAGES if self.is_whole else FIRST_PAGES):
             page = await operations.jobs.list_jobs(self._where, after=self._after, limit=PAGE_MAX)

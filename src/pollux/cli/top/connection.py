@@ -17,7 +17,7 @@ from pollux.secrets import hide
 from pollux.store.urls import lacking
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
     from pollux.cli.target import Target
 
 _T = TypeVar("_T")
@@ -35,7 +35,7 @@ class StoreConnection:
         """The store's URL."""
         return self.url if self._target is None else self._target.store_url
 
-    async def ask(self, question: Callable[[OperationsContract], Awaitable[_T]]) -> _T:
+    async def ask(self, question: Callable[[OperationsProtocol], Awaitable[_T]]) -> _T:
         """The answer, or `PolluxError`; a store that failed is opened anew for the next question."""
         try:
             return await question((await self._opened()).operations)

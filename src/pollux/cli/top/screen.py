@@ -33,7 +33,7 @@ from pollux.store.contract import RunFilter
 from pollux.units import counted
 
 if TYPE_CHECKING:
-    from pollux.app import OperationsContract
+    from pollux.app import OperationsProtocol
 
 
 class OwnTerminal(LinuxDriver):
@@ -160,7 +160,7 @@ class Top(App[None]):
                 self._wake.set()
         self.looks += 1
 
-    async def _read(self, operations: OperationsContract) -> None:
+    async def _read(self, operations: OperationsProtocol) -> None:
         look = await look_at(operations, now_ms())
         await self.sweep.go_on(operations)
         ids = self.sweep.first(self.sort, is_reversed=self.is_reversed)
@@ -247,7 +247,7 @@ class Top(App[None]):
             return
         is_paused = any(stop.key == f"stop:job:{job_id}" for stop in self.look.stops)
 
-        async def pause(operations: OperationsContract) -> str:
+        async def pause(operations: OperationsProtocol) -> str:
             if is_paused:
                 was = await operations.pauses.resume(job_id)
                 return f"job {job_id} {'goes on' if was else 'was not paused'}"
@@ -260,7 +260,7 @@ class Top(App[None]):
         job_id = self.chosen()
         if job_id is not None:
 
-            async def run(operations: OperationsContract) -> str:
+            async def run(operations: OperationsProtocol) -> str:
                 made = await run_one(operations, job_id)
                 return f"run {made.id} of job {job_id} is {made.state.value}"
 
@@ -270,20 +270,20 @@ class Top(App[None]):
         job_id = self.chosen()
         if job_id is not None:
 
-            async def cancel(operations: OperationsContract) -> str:
+            async def cancel(operations: OperationsProtocol) -> str:
                 answers = await operations.runs.cancel(job_id, reason="from pollux top")
                 count = counted(len(answers), "run")
                 return f"{count} of job {job_id}: cancelled or asked to stop" if answers else "nothing is live"
 
             self._confirm(f"Cancel the live runs of job {job_id}?", cancel)
 
-    def _confirm(self, question: str, deed: Callable[[OperationsContract], Awaitable[str]]) -> None:
+    def _confirm(self, question: str, deed: Callable[[OperationsProtocol], Awaitable[str]]) -> None:
         async def answered(answer: bool | None) -> None:  # noqa: FBT001  textual calls it so
             self.say(await self._told(deed) if answer else "nothing was done")
 
         self.push_screen(Question(question), answered)
 
-    async def _told(self, deed: Callable[[OperationsContract], Awaitable[str]]) -> str:
+    async def _told(self, deed: Callable[[OperationsProtocol], Awaitable[str]]) -> str:
         """What happened, in words; also if it did not."""
         try:
             return await self.link.ask(deed)
@@ -294,7 +294,7 @@ class Top(App[None]):
         job_id = self.chosen()
         if job_id is not None:
 
-            async def why(operations: OperationsContract) -> str:
+            async def why(operations: OperationsProtocol) -> str:
                 answer = await operations.status.why(job_id)
                 expected = ago(answer.expected_ms, now=now_ms())
                 parts = (("", answer.reason), ("expected: ", expected), ("cure: ", answer.cure))
@@ -317,7 +317,7 @@ class Top(App[None]):
         self.push_screen(DeadLetters(page.runs, counts.dead, now_ms(), self._act_on), lambda said: self.say(said or ""))
 
     async def _act_on(self, verb: str, run: Run) -> str:
-        async def act(operations: OperationsContract) -> str:
+        async def act(operations: OperationsProtocol) -> str:
             if verb == "drop":
                 return (
                     f"run {run.id} is forgotten"

@@ -79,7 +79,7 @@ class DeniedAddress(Permanent):
     """The job may not connect to that address."""
 
 
-class NothingTaken(Transient):
+class NothingExtracted(Transient):
     """The response does not hold the value that `take` names."""
 
 

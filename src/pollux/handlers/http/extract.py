@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from pollux.errors import InvalidInput, did_you_mean
-from pollux.handlers.http.errors import NothingTaken
+from pollux.handlers.http.errors import NothingExtracted
 
 PATH_CHARS_MAX = 256
 STEPS_MAX = 32
@@ -91,11 +91,11 @@ def dig(body: bytes, take: Extraction, target: str) -> Any:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise NothingTaken(f"{target} answered no JSON: {str(error)[:200]}") from None
+        raise NothingExtracted(f"{target} answered no JSON: {str(error)[:200]}") from None
     for number, step in enumerate(take.path, start=1):
         found = _step(value, step)
         if found is _NOTHING:
-            raise NothingTaken(f"{target} answered JSON without {take.words!r}: step {number} is not there")
+            raise NothingExtracted(f"{target} answered JSON without {take.words!r}: step {number} is not there")
         value = found
     return value
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from pollux.handlers.http.errors import Interrupted, NothingTaken, SlowPattern
+from pollux.handlers.http.errors import Interrupted, NothingExtracted, SlowPattern
 from pollux.handlers.http.extract import PATTERN_INPUT_MAX
 from pollux.units import format_size
 
@@ -54,7 +54,7 @@ class RegexWorker:
                 await self._end()  # half an answer may be under way
                 raise
         if found is None:
-            raise NothingTaken(f"{target} answered nothing that the regex matches")
+            raise NothingExtracted(f"{target} answered nothing that the regex matches")
         return found
 
     async def close(self) -> None:

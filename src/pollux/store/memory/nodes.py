@@ -1,10 +1,12 @@
-"""The verbs of nodes and terms: beat, nodes, leave, elect, resign."""
+"""Verbs of nodes, terms and versions: beat, nodes, leave, elect, resign; versions, drop_version."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from pollux.model import Node, NodeSeen, Term
+from pollux.model import Node, NodeSeen, Term, Version
+from pollux.store.contract import Answer
+from pollux.store.memory.runs import counts
 from pollux.store.memory.state import HeldTerm, LivingNode, VersionState
 
 
@@ -52,3 +54,27 @@ def resign(state: VersionState, node_id: str, term: int) -> None:
 
 def is_current(state: VersionState, term: int) -> bool:
     return state.leadership.number == term and bool(state.leadership.holder)
+
+
+def versions(state: VersionState, now_ms: int) -> list[Version]:
+    return [
+        Version(each.version, counts(each), each.leadership.number, _leader(each, now_ms)) for each in state.there()
+    ]
+
+
+def drop_version(state: VersionState, number: int, now_ms: int) -> Answer:
+    """The number of its term stays: terms only rise."""
+    old = state.of(number)
+    if not old.is_there:
+        return Answer.LOST
+    if old.job_count or old.held or old.ready or old.leased or _leader(old, now_ms):
+        return Answer.CONFLICT
+    old.entries.clear()
+    old.ends = 0
+    old.leadership = HeldTerm(number=old.leadership.number)
+    old.is_there = False
+    return Answer.OK
+
+
+def _leader(state: VersionState, now_ms: int) -> str:
+    return state.leadership.holder if state.leadership.until_ms > now_ms else ""

@@ -70,11 +70,11 @@ from pollux.store.limits import (
 from pollux.store.memory import jobs as job_verbs
 from pollux.store.memory import leases as lease_verbs
 from pollux.store.memory import nodes as node_verbs
+from pollux.store.memory import nodes as version_verbs
 from pollux.store.memory import notes as note_verbs
 from pollux.store.memory import plan as plan_verbs
 from pollux.store.memory import records as record_verbs
 from pollux.store.memory import runs as run_verbs
-from pollux.store.memory import versions as version_verbs
 from pollux.store.memory.settle import settle
 from pollux.store.memory.state import SharedState, VersionState
 from pollux.store.memory.wakeup import MemoryWaiter

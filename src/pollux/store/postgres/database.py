@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import asyncpg
 from asyncpg import Connection
@@ -21,7 +21,6 @@ from pollux.errors import PolluxError, StoreBusy, StoreError, StoreTimeout
 from pollux.model import SCHEDULER_VERSION
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import PostgresAddress
-from pollux.store.postgres.codecs import teach
 from pollux.store.postgres.errors import AGAIN, DOOR, GONE, MAY_HAVE, THEIRS, at_the_door, in_our_words
 from pollux.store.postgres.pool import ConnectionPool
 from pollux.store.postgres.same_database import DatabaseIdentity, HomeDatabase, place_of
@@ -29,6 +28,37 @@ from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import PostgresTransaction, SchemaStatements, TransactionRetry, said_by
 from pollux.store.postgres.wakeup import PostgresNotifier
 from pollux.store.tcp_keepalive import keep_alive
+
+# the array's number and name, and the number of its elements' type
+_ARRAYS = (
+    (1000, "_bool", 16),
+    (1001, "_bytea", 17),
+    (1005, "_int2", 21),
+    (1007, "_int4", 23),
+    (1016, "_int8", 20),
+    (1231, "_numeric", 1700),
+)
+_ABOUT: tuple[dict[str, Any], ...] = tuple(
+    {
+        "oid": number,
+        "ns": "pg_catalog",
+        "name": name,
+        "kind": b"b",
+        "basetype": None,
+        "elemtype": element,
+        "elemdelim": ",",
+        "range_subtype": None,
+        "attrtypoids": None,
+        "attrnames": None,
+    }
+    for number, name, element in _ARRAYS
+)
+
+
+def teach(connection: Connection) -> None:
+    """As if it had asked."""
+    connection._protocol.get_settings().register_data_types(_ABOUT)  # noqa: SLF001  it has no other way to it
+
 
 TRIES_MAX = 8
 _finish = PostgresStatements("finish")

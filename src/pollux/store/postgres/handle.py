@@ -1,4 +1,4 @@
-"""What is open while a store is?  The connections, the ear, and what was learnt through them."""
+"""Handle on a PostgreSQL store: calls, time, waits, and what is open with it (connections, the listener, caches)."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class RunHash(Struct, gc=False):
     ent: str = ""
 
 
-class RunBody(Struct, gc=False, omit_defaults=True):
+class RunPayload(Struct, gc=False, omit_defaults=True):
     """What a run was given on its way, which no script reads."""
 
     payload: Any = None
@@ -163,7 +163,7 @@ class RunBody(Struct, gc=False, omit_defaults=True):
 
 
 decode_stand = msgspec.msgpack.Decoder(RunHash).decode
-_decode_body = msgspec.json.Decoder(RunBody).decode
+_decode_body = msgspec.json.Decoder(RunPayload).decode
 
 
 def made_row(run: Run) -> Row:
@@ -222,7 +222,7 @@ def bodies_of(runs: Sequence[Run]) -> list[str | bool]:
 
 
 def _body(payload: object, group: str, target: str) -> bytes:
-    return b"" if payload is None and not group and not target else encode(RunBody(payload, group, target))
+    return b"" if payload is None and not group and not target else encode(RunPayload(payload, group, target))
 
 
 _COUNTS = (("att", "attempt"), ("loss", "lease_losses"), ("crash", "crashes"), ("fence", "fence"))
@@ -251,7 +251,7 @@ def _history(run: Run) -> dict[str, Any]:
     return fields
 
 
-_NO_BODY = RunBody()
+_NO_BODY = RunPayload()
 
 
 def run(run_id: bytes, state: bytes, body: bytes) -> Run:

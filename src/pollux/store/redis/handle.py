@@ -1,4 +1,4 @@
-"""How does a verb get to its script, and how is it waited for?  What all verbs of a handle share.
+"""Handle on a Redis store: the way of a verb to its script, and its waits.
 
 One handle is one client with a few connections, and two more for waiting; a twin is another one.  Handles of other
 versions that were made from it share its connections.

@@ -1,6 +1,7 @@
-"""What of a claim can be read?  A run that cannot be is dead; one whose job cannot be goes back, for a node that can.
+"""Handle on a SQLite store: calls to the writer and reader threads, time, waits, and claims that cannot be decoded.
 
-Such a dead letter stays as somebody else wrote it: `pollux store check` names it.
+A claimed run that cannot be decoded ends dead; one whose job cannot be decoded goes back, for a node that can.  The
+dead letter keeps the record unchanged: `pollux store check` names it.
 """
 
 from __future__ import annotations

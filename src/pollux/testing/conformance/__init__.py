@@ -49,7 +49,7 @@ from pollux.testing.conformance.records import (  # noqa: E402
 )
 from pollux.testing.conformance.renew import ProgressContract, RenewContract  # noqa: E402
 from pollux.testing.conformance.settle import SettleContract  # noqa: E402
-from pollux.testing.conformance.single_start import AloneContract, AskedForContract  # noqa: E402
+from pollux.testing.conformance.single_start import AloneContract, EnqueuedRunsContract  # noqa: E402
 from pollux.testing.conformance.terms import NodeContract, TermContract  # noqa: E402
 from pollux.testing.conformance.unread_ends import UnreadContract  # noqa: E402
 from pollux.testing.conformance.versions import PartitionContract  # noqa: E402
@@ -75,7 +75,7 @@ class StoreContract(
     OverlapContract,
     OverlappingContract,
     UnlessLiveContract,
-    AskedForContract,
+    EnqueuedRunsContract,
     UnreadContract,
     LearntContract,
     AloneContract,
@@ -103,7 +103,6 @@ class StoreContract(
 
 __all__ = [
     "AloneContract",
-    "AskedForContract",
     "AuditContract",
     "CancelContract",
     "ClaimContract",
@@ -113,6 +112,7 @@ __all__ = [
     "DropVersionContract",
     "DueContract",
     "EnqueueContract",
+    "EnqueuedRunsContract",
     "FeedContract",
     "FiringContract",
     "HandBackContract",

@@ -30,7 +30,7 @@ from pollux.testing.conformance.contract import Contract
 MANY = 600  # runs of one job, more than a store may change at once
 
 
-class AuditRecorder:
+class AuditCapture:
     """Makes audit lines, and records what it was last called with."""
 
     def __init__(self, action: str) -> None:
@@ -90,7 +90,7 @@ class OnRecordContract(Contract):
         prepare, do = CHANGES[change]
         await prepare(store)
         await store.log([AuditLine(t0, "anna", "before", "it")])
-        scribe = AuditRecorder(change)
+        scribe = AuditCapture(change)
 
         answer = await do(store, scribe)
 
@@ -101,9 +101,9 @@ class OnRecordContract(Contract):
     async def test_the_same_again_adds_no_line(self, store: Store, t0: int, change: str) -> None:
         prepare, do = CHANGES[change]
         await prepare(store)
-        await do(store, AuditRecorder(change))
+        await do(store, AuditCapture(change))
 
-        again = await do(store, AuditRecorder(change))
+        again = await do(store, AuditCapture(change))
 
         assert Answer.OK not in (again if isinstance(again, list) else [again])
         assert [line.action for line in await assert_whole(store)] == [change]
@@ -135,8 +135,8 @@ class OnRecordContract(Contract):
         changes = [do for name, (_, do) in CHANGES.items() if name not in {"delete_jobs", "move_jobs", "drop_version"}]
 
         await asyncio.gather(
-            *(do(store, AuditRecorder("do")) for do in changes),
-            *(store.put_jobs([JobPut(a_job(f"job{n}"))], audit=AuditRecorder("put"), now_ms=t0) for n in range(8)),
+            *(do(store, AuditCapture("do")) for do in changes),
+            *(store.put_jobs([JobPut(a_job(f"job{n}"))], audit=AuditCapture("put"), now_ms=t0) for n in range(8)),
             store.log([AuditLine(t0, "b", "x", "y")]),
         )
 
@@ -148,7 +148,7 @@ class OnRecordContract(Contract):
         """By its id, and as one of its job."""
         await given(store, a_run("a"), a_run("b"), a_run("c"))
         await forget_feed(store)
-        scribe = AuditRecorder("cancel")
+        scribe = AuditCapture("cancel")
 
         given_answers = await store.cancel(run_ids=["b"], job_id="job", audit=scribe, now_ms=t0)
 
@@ -159,7 +159,7 @@ class OnRecordContract(Contract):
 
     async def test_a_job_of_many_runs_is_cancelled_in_one_line(self, store: Store, t0: int) -> None:
         names = await self.crowd(store)
-        scribe = AuditRecorder("cancel")
+        scribe = AuditCapture("cancel")
 
         given_answers = await store.cancel(job_id="job", audit=scribe, now_ms=t0)
 
@@ -173,7 +173,7 @@ class OnRecordContract(Contract):
         await self.crowd(store)
         await given_jobs(store, "small")
 
-        given_answers = await store.delete_jobs(["job", "small", "nobody"], audit=AuditRecorder("delete"), now_ms=t0)
+        given_answers = await store.delete_jobs(["job", "small", "nobody"], audit=AuditCapture("delete"), now_ms=t0)
 
         assert given_answers == [Answer.OK, Answer.OK, Answer.LOST]
         assert len(await assert_whole(store)) == 1
@@ -184,7 +184,7 @@ class OnRecordContract(Contract):
         names = await self.crowd(store)
         await given(store, a_run("other", "small"))
 
-        given_answers = await store.move_jobs(["job", "small"], 7, audit=AuditRecorder("move"), now_ms=t0)
+        given_answers = await store.move_jobs(["job", "small"], 7, audit=AuditCapture("move"), now_ms=t0)
 
         assert given_answers == [Answer.OK, Answer.OK]
         assert len(await assert_whole(store)) == 1
@@ -198,7 +198,7 @@ class OnRecordContract(Contract):
 
         for name, value in old.items():
             with pytest.raises(InvalidInput, match="ids"):
-                await store.prune(Pruning(ids=("done",), **{name: value}), audit=AuditRecorder("prune"))
+                await store.prune(Pruning(ids=("done",), **{name: value}), audit=AuditCapture("prune"))
 
         assert await store.get_runs(["done"]) != [None]
         assert await assert_whole(store) == ()

@@ -82,7 +82,7 @@ async def states(store: Store, *run_ids: str) -> list[tuple[RunState, str]]:
 BEHIND = (RunState.HELD, PREVIOUS_RUN)
 
 
-class AskedForContract(Contract):
+class EnqueuedRunsContract(Contract):
     """Firings of a job that also has requested runs."""
 
     @pytest.mark.parametrize("overlap", WAITING)
