@@ -82,7 +82,7 @@ def test_commands_options_and_values_are_completed(folder):
     )
     assert whole == list(command_table.ENTRIES)
     assert begun == ["serve"]
-    assert inner == ["ls", "show", "run", "pause", "resume", "cancel", "delete", "move"]
+    assert inner == ["ls", "show", "run", "cancel", "delete", "move"]
     assert {"--job", "--error", "--since", "--all", "--yes", "--json", "--store"} <= set(options)
     assert set(listed) == {"--target", "--tag"}, "a listing's options follow its group"
     assert states == ["done", "dead"]

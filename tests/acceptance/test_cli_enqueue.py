@@ -70,7 +70,7 @@ def test_what_cannot_be_meant_is_bad_usage(pollux, given, what):
 def test_a_run_says_when_and_where_to_look(pollux):
     said = pollux.ok("enqueue", "report", "--delay", "10m", "--id", "r1", *WHERE).out
     assert re.fullmatch(
-        r"run r1 of job report is ready, due in 9m\d+s; see it with `pollux runs show r1 --follow`\n", said
+        r"run r1 of job report is scheduled, due in 9m\d+s; see it with `pollux runs show r1 --follow`\n", said
     )
 
 

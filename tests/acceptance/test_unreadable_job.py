@@ -183,7 +183,7 @@ async def test_the_api_tells_nobody_to_try_again_what_it_cannot_read(app):
         refused = await ask(method, path, body)
         assert (refused.status, "retry-after" in refused.headers) == (409, False), path
         assert "job 'x' cannot be read" in refused.json["detail"]
-        assert "put it anew, or delete it" in refused.json["cure"]
+        assert "put it again or delete it" in refused.json["cure"]
 
 
 @pytest.mark.parametrize("headers", [{}, {"if-match": "*"}, {"if-match": '"2"'}])
