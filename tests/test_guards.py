@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -110,7 +111,7 @@ def test_an_expected_failure_is_no_skip(session):
 def test_a_process_left_behind_fails_the_run_and_is_stopped(session, start):
     said, status = session(f"import subprocess\ndef test_starts():\n    {start}\n")
     assert status == pytest.ExitCode.TESTS_FAILED
-    pid = int(said.partition("  pid ")[2].partition(": sleep 600")[0])
+    pid = int(re.search(r"  pid (\d+): .*sleep 600", said)[1])  # also of a shell that has not become it yet
     assert not Path(f"/proc/{pid}/cmdline").exists() or Path(f"/proc/{pid}/cmdline").read_bytes() == b""
 
 

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from pollux import Pollux
-from pollux.errors import StoreBusy
+from pollux.errors import NotFound, StoreBusy
 from tests.acceptance.terminal import Terminal
 
 PATIENCE_SECONDS = 60
@@ -91,10 +91,16 @@ class World:
         """Start a node whose handler holds the lock of the interpreter while its writer stands at that place."""
         first = self.start("first", LEASE="2s", PLACE=place)
         until((self.folder / "p.db").exists, "the first node made its store")
-        until(lambda: self.app.blocking.list_jobs().jobs, "it declared its job")
+        until(self.is_declared, "it declared its job")
         run = self.app.blocking.enqueue("hold")
         until((self.folder / "held").exists, "the handler holds the lock")
         return first, run
+
+    def is_declared(self):
+        try:
+            return bool(self.app.blocking.why("hold"))
+        except NotFound:
+            return False
 
     def let_go(self):
         fcntl.flock(self.gate, fcntl.LOCK_UN)

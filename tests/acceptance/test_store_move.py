@@ -118,7 +118,7 @@ async def test_all_versions_move_and_the_leader_of_each_is_fenced(source, target
     one, two = await opened(url_of(source, tmp_path, "one")), await opened(url_of(target, tmp_path, "two"))
     try:
         await populate(one)
-        await one.operations.versions.move_jobs(["job0"], 1)
+        await one.move_jobs(["job0"], 1)
         old = await one.of_version(1).elect("old", ttl_ms=600_000)
         before = carried(await whole_dump(one))
 
@@ -145,7 +145,7 @@ async def test_an_app_that_was_open_before_cannot_start_after(tmp_path):
     with pytest.raises(StoreRefused, match="was moved"):
         await app.start()
     with pytest.raises(StoreRefused, match="was moved"):
-        await asyncio.to_thread(app.blocking.counts)
+        await asyncio.to_thread(app.blocking.get_run, "r")
     await app.close()
     await one.close()
 
@@ -203,7 +203,7 @@ async def test_a_live_move_does_not_wait_for_a_leader_that_was_killed(monkeypatc
     one, two = await fresh(filled=True), await fresh()
     await unleased(one)
     await one.beat(Node("killed", leads=1), ttl_ms=600_000)
-    assert (await one.operations.status.counts()).ends
+    assert (await one.counts()).ends
 
     async with asyncio.timeout(60):
         answer = await moved(one, two, live=True)

@@ -88,7 +88,7 @@ async def test_what_was_moved_is_not_moved_to_another_place():
             "x", actor="", live=False, wait_ms=0
         )
     await moved(two, three)
-    assert (await three.operations.status.counts()).jobs == 3, "on from there it goes"
+    assert (await three.counts()).jobs == 3, "on from there it goes"
 
 
 async def test_the_same_store_under_two_names_is_found_and_left_as_it_was():
@@ -115,9 +115,7 @@ async def test_what_comes_meanwhile_is_carried_too():
     answer = await moved(Busy(one), two)
     assert late == []
     assert answer.counts["live runs"] == 9
-    assert (await two.operations.status.counts()).ready == (await one.operations.status.counts()).ready + (
-        await one.operations.status.counts()
-    ).leased
+    assert (await two.counts()).ready == (await one.counts()).ready + (await one.counts()).leased
 
 
 async def test_a_copy_that_is_not_what_was_carried_is_said():

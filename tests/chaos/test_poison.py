@@ -111,7 +111,7 @@ def left_of(brood: Path) -> list[str]:
     bred = [line.split()[0] for line in brood.read_text().splitlines() if line.endswith("child")]
     assert bred
     return [pid for pid in bred if is_alive(int(pid))] + [
-        process.command for process in ours(os.environ[MARK]) if "warden" in process.command
+        process.command for process in ours(os.environ[MARK]) if "process_guard" in process.command
     ]
 
 

@@ -129,7 +129,7 @@ def test_the_fastapi_app_runs_jobs_for_as_long_as_its_lifespan(tmp_path, monkeyp
                     await asyncio.sleep(0.02)
             assert (await ask(shop.api, "GET", "/runs/confirm-17"))[1]["result"] == {"mailed": 17}
             assert (await ask(shop.api, "GET", "/runs/nobody"))[0] == 404
-            runs = (await shop.jobs.list_runs()).runs
+            runs = (await shop.jobs.operations.runs.list_runs()).runs
             assert [run.id for run in runs if run.job_id == "confirm"] == ["confirm-17"]
             assert shop.jobs.crew is not None
         assert shop.jobs.crew is None

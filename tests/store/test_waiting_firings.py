@@ -50,7 +50,7 @@ async def test_a_firing_that_waits_does_not_wait_for_who_writes_what_it_waits_fo
     await given_jobs(store, "job")
     await leased(store, a_run("asked"))
     async with asyncio.timeout(PATIENCE_S), connection.transaction():
-        assert await connection.fetch("SELECT 1 FROM line FOR UPDATE")
+        assert await connection.fetch("SELECT 1 FROM queue FOR UPDATE")
         assert (await fire(store, 0))[1] is Answer.WAITS
         assert (await fire(store, 1))[1] is Answer.OVERLAPPED
 
@@ -60,10 +60,10 @@ async def test_a_firing_that_waits_is_not_written_again_whenever_it_is_asked_abo
     await given_jobs(store, "job")
     await leased(store, a_run("asked"))
     run_id, _ = await fire(store, 0)
-    before = await connection.fetch("SELECT ctid, xmin FROM line ORDER BY seq")
+    before = await connection.fetch("SELECT ctid, xmin FROM queue ORDER BY seq")
     await ask(store, run_id)
 
-    assert await connection.fetch("SELECT ctid, xmin FROM line ORDER BY seq") == before
+    assert await connection.fetch("SELECT ctid, xmin FROM queue ORDER BY seq") == before
 
 
 async def test_a_firing_that_waits_is_not_written_again_whenever_it_is_asked_about_on_sqlite(tmp_path):

@@ -87,4 +87,4 @@ async def _lost(request: Request, error: Exception) -> Response:
     path = printable(request.scope["path"])[:200]
     near = did_you_mean(path[:NEAR_MAX], request.app.state.places).strip("; ")
     cure = near or "every path is in /api/v2/docs, and for programs in /api/v2/openapi.json"
-    return Problem(404, "there is no such path", path, cure=cure).response()
+    return Problem(404, "not found", f"no path {path}", cure=cure).response()
