@@ -166,6 +166,7 @@ def test_the_cure_names_how_this_app_is_started(tmp_path):
     """Once it is gone: a program of one's own, and a file."""
     program = Program(tmp_path, APP.replace("@app.job()\nasync def slow", '@app.job(every("1h"))\nasync def slow'))
     with program.running() as process:
+        eventually(lambda: "put just now" not in program("why", "slow", *STORE).out, "the leader planned it", process)
         process.terminate()
         process.wait(PATIENCE_SECONDS)
     how = f"start one: `python app.py` (in {tmp_path} on "
