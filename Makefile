@@ -50,7 +50,7 @@ test: $(VENV)/.test ## run every test; a skipped test fails the run
 	@$(BIN)/python -m tests.beforehand
 	@POLLUX_NO_SKIP=1 $(PYTEST) $(SPREAD) $(ARGS)
 
-test-quick: $(VENV)/.test ## unit, runtime, and the conformance of memory and SQLite: under two minutes
+test-quick: $(VENV)/.test ## unit, runtime, and the conformance of memory and SQLite, for work in between
 	@POLLUX_NO_SKIP=1 $(PYTEST) -q $(SPREAD) $(QUICK) $(ARGS)
 
 check: $(VENV)/.test ## format, lint, types, architecture and unit tests: under a minute
