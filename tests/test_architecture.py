@@ -155,8 +155,7 @@ def test_each_door_lists_what_it_exports():
 
 
 @pytest.mark.parametrize(
-    "door",
-    [".".join(path.parent.relative_to(PACKAGE.parent).parts) for path in sorted(PACKAGE.rglob("__init__.py"))],
+    "door", [".".join(path.parent.relative_to(PACKAGE.parent).parts) for path in sorted(PACKAGE.rglob("__init__.py"))]
 )
 def test_what_a_door_lists_can_be_taken(door):
     """Also where the names are made lazily, and where a listed name comes from another room."""

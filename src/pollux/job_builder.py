@@ -125,9 +125,7 @@ def _check_words(job: Job) -> None:
             raise error.at(field) from None
     if not (job.source and len(job.source) <= SOURCE_MAX and job.source.isprintable()):
         raise InvalidInput(
-            f"{job.source[:60]!r} cannot be used",
-            where="source",
-            cure=f"give 1 to {SOURCE_MAX} printable characters",
+            f"{job.source[:60]!r} cannot be used", where="source", cure=f"give 1 to {SOURCE_MAX} printable characters"
         )
 
 

@@ -201,12 +201,7 @@ class Registry:
         self._written: set[str] = set()  # jobs that this process has read from the store or written to it
 
     def add(
-        self,
-        name: str,
-        call: Callable[..., Any],
-        *,
-        timeout: str | float | None = None,
-        rules: Rules | None = None,
+        self, name: str, call: Callable[..., Any], *, timeout: str | float | None = None, rules: Rules | None = None
     ) -> Handler:
         known = self._handlers.get(name)
         if known is not None and known.call is not call:

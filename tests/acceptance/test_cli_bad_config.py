@@ -11,13 +11,7 @@ from tests.acceptance.hostile import CERTIFICATES
 from tests.acceptance.terminal import SameProcess
 
 RIGHT = 'store: sqlite:///p.db\njobs: [{id: a, python: "work:fine", interval: 1h}]\n'
-MISTAKES = (
-    "pool: {seats: ten}\n",
-    "foo: 1\n",
-    "pool: 5\n",
-    "leader: {ttl: soon, renew: [1]}\n",
-    "server: {port: x}\n",
-)
+MISTAKES = ("pool: {seats: ten}\n", "foo: 1\n", "pool: 5\n", "leader: {ttl: soon, renew: [1]}\n", "server: {port: x}\n")
 LOOKS = (("jobs",), ("why", "a"), ("nodes",), ("reload", "--versions"))
 WITH_API = {"POLLUX_SERVER": "true"}
 SAID = "pollux.yaml has mistakes"

@@ -11,15 +11,7 @@ import time
 
 import pytest
 
-from tests.acceptance.terminal import (
-    PATIENCE_SECONDS,
-    SameProcess,
-    Terminal,
-    eventually,
-    is_heard,
-    read_until,
-    stopped,
-)
+from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess, Terminal, eventually, is_heard, read_until, stopped
 from tests.servers import postgres, redis
 
 QUIET = ("--no-server", "--no-watch")

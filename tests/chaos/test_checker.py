@@ -202,9 +202,7 @@ TWICE = accepted("a") + step("run", "a", at=1) + ran("a", fence=2, pid=OTHER, at
 
 
 @pytest.mark.parametrize(
-    "reason",
-    [f"kill {PID} 1 5\n", f"lost a {PID}\n", step("cut", "a", at=5)],
-    ids=["kill", "lost", "cut"],
+    "reason", [f"kill {PID} 1 5\n", f"lost a {PID}\n", step("cut", "a", at=5)], ids=["kill", "lost", "cut"]
 )
 def test_a_handler_may_start_again_for_a_reason(reason):
     told = Told(TWICE + reason)

@@ -147,11 +147,7 @@ class Yard:
     # processes
 
     def node(
-        self,
-        *options: str,
-        store: str = "",
-        variables: Mapping[str, str] | None = None,
-        before: Sequence[str] = (),
+        self, *options: str, store: str = "", variables: Mapping[str, str] | None = None, before: Sequence[str] = ()
     ) -> Process:
         """`store`: another way to the same one."""
         return self._start("node", *options, store=store, variables=variables, before=before)

@@ -304,10 +304,7 @@ class StoreMachine(Planning):
 
     @precondition(lambda self: self.leases)
     @rule(
-        number=PICK,
-        verdict=st.sampled_from(VERDICTS),
-        follow_ups=st.lists(new_run, max_size=3),
-        has_note=st.booleans(),
+        number=PICK, verdict=st.sampled_from(VERDICTS), follow_ups=st.lists(new_run, max_size=3), has_note=st.booleans()
     )
     def settle(self, number, verdict, follow_ups, has_note):
         self.settle_one(self.pick(self.leases, number), verdict, follow_ups, has_note)

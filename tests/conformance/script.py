@@ -42,16 +42,7 @@ from pollux.model import (
     RunState,
     stop_key,
 )
-from pollux.store.contract import (
-    Answer,
-    JobFilter,
-    JobPut,
-    Pruning,
-    Renewal,
-    RunFilter,
-    RunsAlike,
-    Settlement,
-)
+from pollux.store.contract import Answer, JobFilter, JobPut, Pruning, Renewal, RunFilter, RunsAlike, Settlement
 from pollux.testing.conformance.builders import T0, a_run
 
 TICK_MS = 1_000

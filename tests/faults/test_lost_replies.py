@@ -30,10 +30,7 @@ PATIENCE_S = 60.0  # far more than any call may take, deadline included
 SHORT_MS = 200  # a deadline that a test can wait for
 
 # What else may be heard instead of ok when the first call has taken effect already.
-AGAIN = {
-    **dict.fromkeys(("delete_jobs", "revive", "drop_version"), Answer.LOST),
-    "put_notes": Answer.CONFLICT,
-}
+AGAIN = {**dict.fromkeys(("delete_jobs", "revive", "drop_version"), Answer.LOST), "put_notes": Answer.CONFLICT}
 
 READS: dict[str, Step] = {
     "get_jobs": lambda s: s.get_jobs(["plain", "tick", "gone"]),

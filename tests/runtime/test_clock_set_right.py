@@ -57,8 +57,7 @@ async def test_every_schedule_goes_on_after_a_restart(app, how):
 
 
 @pytest.mark.parametrize(
-    ("by", "ahead", "how", "fires"),
-    [("50s", "30s", "stop", 18), ("50s", "30s", "crash", 4), ("16s", "5s", "stop", 23)],
+    ("by", "ahead", "how", "fires"), [("50s", "30s", "stop", 18), ("50s", "30s", "crash", 4), ("16s", "5s", "stop", 23)]
 )
 async def test_a_clock_that_was_seconds_ahead_keeps_no_schedule_waiting_for_them(app, by, ahead, how, fires):
     """What fired in the time that is lived twice does not fire again; a crashed leader's term lasts 15 s."""
@@ -308,7 +307,7 @@ async def test_a_term_that_begins_with_a_sane_clock_scans_nothing():
     assert standby.store.count("list_jobs") == 0
     assert standby.store.count("notes") == 1
     assert {verb for verb, _, _ in standby.store.calls} <= {
-        *("elect", "notes", "nodes", "counts", "list_runs", "due", "feed", "advance", "get_jobs"),
+        *("elect", "notes", "nodes", "counts", "list_runs", "due", "feed", "advance", "get_jobs")
     }
     await standby.die()
 

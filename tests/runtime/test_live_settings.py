@@ -196,11 +196,7 @@ async def test_idle_nodes_do_not_ask_for_settings():
     clock = FakeClock()
     behind = MemoryStore(clock)
     calls = {}
-    for kind, options in {
-        "leader": {"runs": False},
-        "worker": {"plans": False},
-        "both": {},
-    }.items():
+    for kind, options in {"leader": {"runs": False}, "worker": {"plans": False}, "both": {}}.items():
         store = FaultyStore(behind)
         app = a_node(clock, store, **options)
         await app.start()

@@ -79,11 +79,7 @@ async def test_another_file_of_the_name_is_refused_and_nothing_of_the_first_is_l
 
 @pytest.mark.parametrize(
     ("options", "how", "left"),
-    [
-        ({"name": "shop"}, {}, {"a", "b", "c"}),
-        ({"release": 1}, {}, {"c"}),
-        ({}, {"replace": True}, {"c"}),
-    ],
+    [({"name": "shop"}, {}, {"a", "b", "c"}), ({"release": 1}, {}, {"c"}), ({}, {"replace": True}, {"c"})],
     ids=["name", "release", "replace"],
 )
 async def test_each_cure_works(here, url, options, how, left):

@@ -24,14 +24,7 @@ from pollux.secrets import HIDDEN
 from tests.runtime.fakes import Heard, Shop, a_crew, settle_down
 
 EACH_RUN = (RunFired, RunStarted, RunSettled, RunStopped)
-CLOSED_LIST = {
-    "pollux.run.id",
-    "pollux.job.id",
-    "pollux.attempt",
-    "pollux.delivery",
-    "pollux.outcome",
-    "error.type",
-}
+CLOSED_LIST = {"pollux.run.id", "pollux.job.id", "pollux.attempt", "pollux.delivery", "pollux.outcome", "error.type"}
 
 
 class Kept:
@@ -384,8 +377,7 @@ def test_a_collector_that_speaks_otherwise_is_said_once_and_not_tried():
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"traces_endpoint": "collector"}, {"traces_sample": 2}, {"heartbeat_url": "x"}, {"heartbeat_every_ms": 1}],
+    "wrong", [{"traces_endpoint": "collector"}, {"traces_sample": 2}, {"heartbeat_url": "x"}, {"heartbeat_every_ms": 1}]
 )
 def test_options_that_cannot_work_are_refused(wrong):
     with pytest.raises(InvalidInput):

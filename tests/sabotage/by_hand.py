@@ -121,9 +121,7 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
     ),
     "there is always a job": (
         Patch(
-            _RUNS,
-            "jobs=sum(each.job_count for each in counted)",
-            "jobs=sum(each.job_count for each in counted) or 1",
+            _RUNS, "jobs=sum(each.job_count for each in counted)", "jobs=sum(each.job_count for each in counted) or 1"
         ),
     ),
     "an empty batch of runs is refused": (

@@ -76,9 +76,7 @@ RUNS = (
         NO_NUMBER,
         (
             Patch(
-                "store/redis/scripts/_runs.lua",
-                "    if kind and not is_of(kind, value) then\n",
-                "    if false then\n",
+                "store/redis/scripts/_runs.lua", "    if kind and not is_of(kind, value) then\n", "    if false then\n"
             ),
         ),
         (IN_REDIS + "test_one_number_that_is_none_does_not_stop_the_claims_of_the_others[fence-x]",),
@@ -225,11 +223,7 @@ BESIDE_SPOILT = (
     sabotage(
         "all-jobs",
         "a job that only a spoilt entry told of never fires",
-        Patch(
-            "plan/feed_intake.py",
-            "        term.inbox.ask_all_jobs(feed)\n        return\n",
-            "        return\n",
-        ),
+        Patch("plan/feed_intake.py", "        term.inbox.ask_all_jobs(feed)\n        return\n", "        return\n"),
         tests=(ASIDE + "test_a_job_that_a_spoilt_entry_told_of_is_found_among_all[1]", FOUND_AGAIN),
     ),
     sabotage(

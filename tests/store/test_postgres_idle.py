@@ -63,12 +63,7 @@ class Nodes:
 
 @pytest.mark.parametrize(
     ("query", "options", "most"),
-    [
-        ("", {"plans": False}, 0.2),
-        ("", {}, 0.5),
-        ("&listen=false", {"plans": False}, 1.2),
-        ("&listen=false", {}, 1.2),
-    ],
+    [("", {"plans": False}, 0.2), ("", {}, 0.5), ("&listen=false", {"plans": False}, 1.2), ("&listen=false", {}, 1.2)],
     ids=["a worker", "the leader", "a worker that polls", "the leader that polls"],
 )
 async def test_an_idle_node_asks_seldom(query, options, most):

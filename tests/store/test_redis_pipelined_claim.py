@@ -39,9 +39,7 @@ def looks(store, monkeypatch):
 
 
 def waiting(store, token="t", node="n", wait_ms=WAIT_MS):
-    return asyncio.ensure_future(
-        store.claim(node=node, token=token, limit=9, lease_ms=LEASE_MS, wait_ms=wait_ms),
-    )
+    return asyncio.ensure_future(store.claim(node=node, token=token, limit=9, lease_ms=LEASE_MS, wait_ms=wait_ms))
 
 
 async def asleep(store, *, offers=True):

@@ -7,15 +7,7 @@ from random import Random
 import pytest
 
 from pollux.clock import FakeClock
-from pollux.model import (
-    Back,
-    Dead,
-    Done,
-    Hold,
-    Node,
-    RetryAt,
-    RunState,
-)
+from pollux.model import Back, Dead, Done, Hold, Node, RetryAt, RunState
 from pollux.store.contract import Answer
 from pollux.store.redis import RedisStore
 from pollux.testing.conformance.builders import (

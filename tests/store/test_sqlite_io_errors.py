@@ -102,13 +102,7 @@ async def check_whole(path) -> None:
 @pytest.mark.parametrize("error", [apsw.IOError, apsw.FullError])
 @pytest.mark.parametrize(
     "kinds",
-    [
-        "write-wal",
-        "sync-wal",
-        "write-db sync-db",
-        "truncate-db truncate-wal",
-        "write-wal write-db sync-wal sync-db",
-    ],
+    ["write-wal", "sync-wal", "write-db sync-db", "truncate-db truncate-wal", "write-wal write-db sync-wal sync-db"],
 )
 async def test_a_disk_that_fails_at_any_touch_leaves_nothing_half_written(faults, folder, kinds, error):
     times = 2 if " " in kinds else 1

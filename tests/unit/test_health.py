@@ -5,17 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from pollux.model import (
-    Counts,
-    Drained,
-    Node,
-    NodeLoad,
-    QueueDepth,
-    Run,
-    RunState,
-    UnreadableNote,
-    Version,
-)
+from pollux.model import Counts, Drained, Node, NodeLoad, QueueDepth, Run, RunState, UnreadableNote, Version
 from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY, judge
 from pollux.observe.health_json import health_document, workers_document
 from pollux.observe.snapshot import (
@@ -222,12 +212,7 @@ BAD = {
         DEGRADED,
         "ready but not claimed",
     ),
-    "ready, and drained": (
-        seen(lines=waits(61_000), drained=(DRAINED,)),
-        "ready",
-        DEGRADED,
-        "ready but not claimed",
-    ),
+    "ready, and drained": (seen(lines=waits(61_000), drained=(DRAINED,)), "ready", DEGRADED, "ready but not claimed"),
     "a deep queue": (seen(lines=depth(51)), "queue", DEGRADED, "51 runs wait"),
     "stale": (home(last_success_ms=NOW - 90_001), "freshness", DEGRADED, "home (1m30s)"),
     "stale by its interval": (home(planned_ms=1_000, last_success_ms=NOW - 5_001), "freshness", DEGRADED, "home (5s)"),

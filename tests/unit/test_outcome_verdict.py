@@ -5,21 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pollux.model import (
-    Cause,
-    Cron,
-    Dead,
-    Done,
-    Fault,
-    Interval,
-    Job,
-    Memory,
-    Once,
-    Outcome,
-    Retry,
-    RetryAt,
-    Run,
-)
+from pollux.model import Cause, Cron, Dead, Done, Fault, Interval, Job, Memory, Once, Outcome, Retry, RetryAt, Run
 from pollux.outcome import RETRY_AFTER_MAX_MS, decide
 
 NOW = 1_800_000_000_000

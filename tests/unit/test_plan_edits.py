@@ -4,12 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from pollux import schedule as when
-from pollux.model import (
-    Cron,
-    Interval,
-    Overlap,
-    RunState,
-)
+from pollux.model import Cron, Interval, Overlap, RunState
 from tests.unit.plan_world import T0, a_job
 from tests.unit.test_plan_planner import HOUR, MINUTE, end_all, fired
 

@@ -3,13 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from pollux.model import (
-    Cron,
-    Ended,
-    Interval,
-    Misfire,
-    Overlap,
-)
+from pollux.model import Cron, Ended, Interval, Misfire, Overlap
 from tests.unit.plan_world import T0, Leader, a_job
 from tests.unit.test_plan_planner import HOUR, MINUTE, end_all, fired
 

@@ -68,9 +68,7 @@ SCHEDULES = st.one_of(
 
 @settings(max_examples=25)
 @given(
-    st.lists(SCHEDULES, min_size=1, max_size=6),
-    st.integers(0, 400 * DAY_MS),
-    st.sampled_from([HOUR_MS, 2 * HOUR_MS]),
+    st.lists(SCHEDULES, min_size=1, max_size=6), st.integers(0, 400 * DAY_MS), st.sampled_from([HOUR_MS, 2 * HOUR_MS])
 )
 def test_with_seats_enough_what_fires_is_what_the_schedule_says(schedules, later_ms, for_ms):
     """Short runs and a seat for each: every due time fires, none else, and none is skipped."""

@@ -20,19 +20,7 @@ from msgspec.structs import replace
 
 from pollux.clock import Clock
 from pollux.errors import Conflict
-from pollux.model import (
-    DRAIN,
-    FINISHED,
-    AuditLine,
-    Job,
-    Node,
-    Note,
-    NotePut,
-    Run,
-    RunState,
-    by_term,
-    leader_of,
-)
+from pollux.model import DRAIN, FINISHED, AuditLine, Job, Node, Note, NotePut, Run, RunState, by_term, leader_of
 from pollux.store.contract import PAGE_MAX, Counts, RunFilter, Store
 from pollux.store.dump_format import Record, read_record
 from pollux.store.move_marks import (

@@ -492,12 +492,7 @@ class Pollux(ReloadableApp):
         )
 
     async def resume(
-        self,
-        job: object = None,
-        *,
-        group: str | None = None,
-        target: str | None = None,
-        everything: bool = False,
+        self, job: object = None, *, group: str | None = None, target: str | None = None, everything: bool = False
     ) -> bool:
         """Take the same pause away; false if there was none."""
         return await self.operations.pauses.resume(job, group=group, target=target, everything=everything)

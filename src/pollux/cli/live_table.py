@@ -59,12 +59,7 @@ class RecentLog(logging.Handler):
 
 
 def run_watched(
-    app: Pollux,
-    config: Config,
-    options: ServerOptions | None,
-    warnings: Sequence[str],
-    *,
-    replace: bool,
+    app: Pollux, config: Config, options: ServerOptions | None, warnings: Sequence[str], *, replace: bool
 ) -> None:
     news = RecentLog()
     log_to(news, config, moments="%H:%M:%S")

@@ -59,12 +59,7 @@ def store_options(command: _Command) -> _Command:
 def app_option(words: str) -> Callable[[_Command], _Command]:
     """`--app MODULE:ATTRIBUTE`, or POLLUX_APP; `app_said` tells what was said."""
     return click.option(
-        "--app",
-        metavar="MODULE:ATTRIBUTE",
-        envvar="POLLUX_APP",
-        expose_value=False,
-        callback=_remember_app,
-        help=words,
+        "--app", metavar="MODULE:ATTRIBUTE", envvar="POLLUX_APP", expose_value=False, callback=_remember_app, help=words
     )
 
 

@@ -82,10 +82,7 @@ def backup(file: Path, config: str | None, store: str | None, *, force: bool, as
     if as_json:
         print_json(copied)
         return
-    click.echo(
-        f"copied {path} into {file}: {_size(copied)}; {counted(copied.bytes, 'byte')}, looked over",
-        err=True,
-    )
+    click.echo(f"copied {path} into {file}: {_size(copied)}; {counted(copied.bytes, 'byte')}, looked over", err=True)
 
 
 @click.command(cls=TeachingCommand)
@@ -110,10 +107,7 @@ def restore(file: Path, config: str | None, store: str | None, *, force: bool, a
     if as_json:
         print_json(copied)
         return
-    click.echo(
-        f"restored {path} from {file}: {_size(copied)}; leases given back: {copied.voided:,}",
-        err=True,
-    )
+    click.echo(f"restored {path} from {file}: {_size(copied)}; leases given back: {copied.voided:,}", err=True)
 
 
 def _checks(url: str) -> tuple[Callable[[Show], CheckReport], Callable[[], None]]:

@@ -32,14 +32,7 @@ VERSION = click.IntRange(1, VERSION_MAX)
 @json_option
 @store_options
 def move(
-    ids: tuple[str, ...],
-    to: int,
-    config: str | None,
-    store: str | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
-    **given: Any,
+    ids: tuple[str, ...], to: int, config: str | None, store: str | None, *, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
     """Take jobs over to another version of your deployment on the same store: one, some or all.
 

@@ -473,12 +473,7 @@ FAMILIES: tuple[Family, ...] = (
         each(lambda t: [(("line",), t.backs), (("gate",), t.holds)]),
     ),
     Family(
-        "scheduler_is_draining",
-        GAUGE,
-        NODE,
-        "1 while this node is about to end",
-        (),
-        of_node(lambda n: n.is_draining),
+        "scheduler_is_draining", GAUGE, NODE, "1 while this node is about to end", (), of_node(lambda n: n.is_draining)
     ),
     Family(
         "scheduler_is_paused",

@@ -251,11 +251,7 @@ class _BucketCounts:
         self.bucket_ms = bucket_width(to_ms - from_ms)
         self.start_ms = from_ms - from_ms % self.bucket_ms
         self.size = -(-(to_ms - self.start_ms) // self.bucket_ms)
-        self.edges = [
-            from_ms,
-            *(self.start_ms + index * self.bucket_ms for index in range(1, self.size)),
-            to_ms,
-        ]
+        self.edges = [from_ms, *(self.start_ms + index * self.bucket_ms for index in range(1, self.size)), to_ms]
         self.counts, self.busy_ms = [0] * self.size, [0] * self.size
 
     def add_all(self, courses: Sequence[FiringTimes]) -> None:

@@ -47,11 +47,7 @@ class GateState:
     __slots__ = ("handlers", "now_ms", "stops")
 
     def __init__(
-        self,
-        *,
-        stops: Mapping[str, Note] | None = None,
-        handlers: AbstractSet[str] | None = None,
-        now_ms: int = 0,
+        self, *, stops: Mapping[str, Note] | None = None, handlers: AbstractSet[str] | None = None, now_ms: int = 0
     ) -> None:
         self.stops: Mapping[str, Note] = stops or {}
         self.handlers = handlers  # of living nodes; None: not yet known

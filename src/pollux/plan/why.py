@@ -32,17 +32,7 @@ from pollux.model import (
 )
 from pollux.model.clock_note import CAME_BACK_MS
 from pollux.plan.due_decision import lies_ahead
-from pollux.plan.gate import (
-    UNDECLARED,
-    GateState,
-    Held,
-    drain_of,
-    gate,
-    handlers_of,
-    nobody_knows,
-    stop_of,
-    stop_words,
-)
+from pollux.plan.gate import UNDECLARED, GateState, Held, drain_of, gate, handlers_of, nobody_knows, stop_of, stop_words
 from pollux.plan.reconcile import is_backed
 from pollux.units import SECOND_MS, format_ms
 
@@ -252,13 +242,7 @@ def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
 
 
 def why_run(
-    run: Run,
-    job: Job | None,
-    *,
-    stops: Sequence[Note],
-    nodes: Sequence[Node],
-    ahead: int | None,
-    now_ms: int,
+    run: Run, job: Job | None, *, stops: Sequence[Note], nodes: Sequence[Node], ahead: int | None, now_ms: int
 ) -> Why:
     """Why a run runs or does not; `nodes` are all living nodes.
 

@@ -43,14 +43,7 @@ class Renewer(Loop):
     """Renew every lease of this node until its settle is answered."""
 
     def __init__(
-        self,
-        store: Store,
-        leases: dict[str, Attempt],
-        *,
-        lease_ms: int,
-        tell: Tell,
-        clock: Clock,
-        events: Events,
+        self, store: Store, leases: dict[str, Attempt], *, lease_ms: int, tell: Tell, clock: Clock, events: Events
     ) -> None:
         super().__init__(
             "renewer",

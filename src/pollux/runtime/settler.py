@@ -36,13 +36,7 @@ class Settler(Loop):
     """Record ends of attempts.  The seat was freed before; the lease is renewed until the settle is answered."""
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        clock: Clock,
-        events: Events,
-        backlog_max: int = 40,
-        batch_max: int = SETTLE_MAX,
+        self, store: Store, *, clock: Clock, events: Events, backlog_max: int = 40, batch_max: int = SETTLE_MAX
     ) -> None:
         super().__init__("settler", clock=clock, events=events, backoff_ms=(50, 2_000))
         self.store = store

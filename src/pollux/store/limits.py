@@ -26,15 +26,7 @@ from pollux.model import (
     Run,
     RunState,
 )
-from pollux.store.contract import (
-    BATCH_MAX,
-    PAGE_MAX,
-    PAYLOAD_BYTES_MAX,
-    RESULT_BYTES_MAX,
-    JobPut,
-    Pruning,
-    Settlement,
-)
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, JobPut, Pruning, Settlement
 from pollux.store.values import PRIORITIES
 
 LINE_MAX = 10_000  # beyond it nobody counts a line; asked often

@@ -151,12 +151,7 @@ class PauseProtocol(Protocol):
     ) -> str: ...
 
     async def resume(
-        self,
-        job: object = None,
-        *,
-        group: str | None = None,
-        target: str | None = None,
-        everything: bool = False,
+        self, job: object = None, *, group: str | None = None, target: str | None = None, everything: bool = False
     ) -> bool: ...
 
     async def stops(self) -> list[Note]: ...

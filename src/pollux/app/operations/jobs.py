@@ -30,17 +30,7 @@ from pollux.job_builder import check_job
 from pollux.model import API_SOURCE, Job, check_version
 from pollux.plan import forsaken, is_backed
 from pollux.registry import job_id_of
-from pollux.store.contract import (
-    BATCH_MAX,
-    PAGE_MAX,
-    Answer,
-    JobAnswer,
-    JobFilter,
-    JobPage,
-    JobPut,
-    RunAnswer,
-    Store,
-)
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobFilter, JobPage, JobPut, RunAnswer, Store
 from pollux.store.decoding import as_far
 
 __all__ = ["JobOperations", "PutResult", "cure_of", "forsaken", "place_of", "refuse_backed"]

@@ -42,12 +42,7 @@ class PauseOperations(OperationGroup):
         return key
 
     async def resume(
-        self,
-        job: object = None,
-        *,
-        group: str | None = None,
-        target: str | None = None,
-        everything: bool = False,
+        self, job: object = None, *, group: str | None = None, target: str | None = None, everything: bool = False
     ) -> bool:
         """Take the same pause away; false if there was none."""
         key = await self._stop_key(job, group, target, everything)

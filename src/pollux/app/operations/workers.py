@@ -14,18 +14,7 @@ from pollux.app.operations.context import OperationGroup
 from pollux.app.operations.settings import steer
 from pollux.errors import Conflict, NotFound, StoreMoved
 from pollux.ids import new_id
-from pollux.model import (
-    DRAIN,
-    TURN,
-    Drained,
-    Node,
-    Note,
-    NotePut,
-    by_term,
-    drain_key,
-    drained_of,
-    leader_of,
-)
+from pollux.model import DRAIN, TURN, Drained, Node, Note, NotePut, by_term, drain_key, drained_of, leader_of
 from pollux.runtime.node import NodeRuntime, TurnResult
 from pollux.secrets import hide
 from pollux.store.decoding import as_far, stops_as_far

@@ -111,8 +111,7 @@ class JobBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     # how
     priority: PriorityWord | None = None
     timeout_seconds: Annotated[
-        Annotated[float, Meta(ge=0)] | None,
-        Meta(description="an older name of `timeout`", extra_json_schema=_OLDER),
+        Annotated[float, Meta(ge=0)] | None, Meta(description="an older name of `timeout`", extra_json_schema=_OLDER)
     ] = None
     timeout: Duration | None = None
     retry: bool | int | RetryBody | None = None

@@ -173,8 +173,7 @@ def lines(state: VersionState, before: str | None, now_ms: int) -> tuple[QueueDe
 
 def _line(state: VersionState, priority: int, end: LinePlace | None, most: int) -> QueueDepth:
     return QueueDepth(
-        ready=0 if end is None else state.ready_before(priority, end, most),
-        first_ms=state.first_in_line(priority),
+        ready=0 if end is None else state.ready_before(priority, end, most), first_ms=state.first_in_line(priority)
     )
 
 

@@ -86,10 +86,7 @@ class PostgresDatabase:
         # settings on, and keeps no plan either, but for those inside of functions: see their migrations.
         is_direct = address.listen and address.statement_cache_size > 0
         # After its deadline nobody waits for a write any more: then nobody else shall wait for its locks.
-        limits = {
-            "lock_timeout": str(deadline_ms * 8 // 10),
-            "idle_in_transaction_session_timeout": str(deadline_ms),
-        }
+        limits = {"lock_timeout": str(deadline_ms * 8 // 10), "idle_in_transaction_session_timeout": str(deadline_ms)}
         self._settings = {"application_name": "pollux"} | (PLANS | limits if is_direct else {})
         local = [] if is_direct else [f"SET LOCAL {name} = {value}" for name, value in limits.items()]
         self._begin = "; ".join(["BEGIN", *local])

@@ -54,11 +54,7 @@ _WORDS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], ...
         StoreRefused,
         "{where} has no such database ({error}); create it (`createdb`), or correct the URL",
     ),
-    (
-        (pg.InsufficientPrivilegeError,),
-        StoreRefused,
-        "{where}: this user may not do that ({error}); " + LET_IT,
-    ),
+    ((pg.InsufficientPrivilegeError,), StoreRefused, "{where}: this user may not do that ({error}); " + LET_IT),
     (
         (pg.ReadOnlySQLTransactionError,),
         StoreError,
@@ -80,11 +76,7 @@ _WORDS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], ...
         StoreBusy,
         "{where} has no connection left ({error}); raise max_connections, or lower `?pool=` of the processes",
     ),
-    (
-        (pg.CannotConnectNowError,),
-        StoreBusy,
-        "{where} is not ready yet ({error}); nothing was changed; try again",
-    ),
+    ((pg.CannotConnectNowError,), StoreBusy, "{where} is not ready yet ({error}); nothing was changed; try again"),
     (
         (pg.UndefinedTableError, pg.InvalidSchemaNameError, pg.UndefinedFunctionError),
         StoreRefused,

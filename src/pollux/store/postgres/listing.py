@@ -89,10 +89,7 @@ class _Conditions:
     def page(self, columns: str, source: str, order: str, limit: int) -> tuple[str, list[Any]]:
         more = "".join(f" AND {term}" for term in self.terms)
         place = f"${len(self.values) + 1}"
-        return f"SELECT r.seq, {columns} {source}{more} ORDER BY {order} LIMIT {place}::int", [
-            *self.values,
-            limit,
-        ]
+        return f"SELECT r.seq, {columns} {source}{more} ORDER BY {order} LIMIT {place}::int", [*self.values, limit]
 
 
 async def _live(tx: PostgresTransaction, where: RunFilter, after: Place | None, limit: int) -> list[Row]:

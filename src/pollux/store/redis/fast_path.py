@@ -125,15 +125,7 @@ def _is_new(run: Run) -> bool:
 
 def _waiting(run: Run) -> bytes:
     fresh = FreshRun(
-        WAITS,
-        _READY,
-        run.job_id,
-        run.due_ms,
-        run.visible_ms,
-        run.cause,
-        run.priority,
-        run.scheduler_version,
-        ORDER,
+        WAITS, _READY, run.job_id, run.due_ms, run.visible_ms, run.cause, run.priority, run.scheduler_version, ORDER
     )
     return _encode(fresh)[: -len(ORDER)]
 

@@ -35,14 +35,7 @@ from pollux.store.values import PRIORITIES
 
 HELD, READY, LEASED, DONE, DEAD, CANCELLED = range(6)
 HISTORY_PLAIN, HISTORY_UNCHANGED, HISTORY_DEAD = range(3)
-STATES = (
-    RunState.HELD,
-    RunState.READY,
-    RunState.LEASED,
-    RunState.DONE,
-    RunState.DEAD,
-    RunState.CANCELLED,
-)
+STATES = (RunState.HELD, RunState.READY, RunState.LEASED, RunState.DONE, RunState.DEAD, RunState.CANCELLED)
 STATE_NUMBER = {state: number for number, state in enumerate(STATES)}
 CAUSES = (Cause.SCHEDULE, Cause.FORCED, Cause.ENQUEUED)  # their numbers are stored: only append
 CAUSE_NUMBER = {cause: number for number, cause in enumerate(CAUSES)}

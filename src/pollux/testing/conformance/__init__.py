@@ -42,11 +42,7 @@ from pollux.testing.conformance.notes import NoteContract  # noqa: E402
 from pollux.testing.conformance.overlap import OverlappingContract, UnlessLiveContract  # noqa: E402
 from pollux.testing.conformance.plan import PlanContract  # noqa: E402
 from pollux.testing.conformance.prune import PruneContract  # noqa: E402
-from pollux.testing.conformance.records import (  # noqa: E402
-    AuditContract,
-    FeedContract,
-    MoveContract,
-)
+from pollux.testing.conformance.records import AuditContract, FeedContract, MoveContract  # noqa: E402
 from pollux.testing.conformance.renew import ProgressContract, RenewContract  # noqa: E402
 from pollux.testing.conformance.settle import SettleContract  # noqa: E402
 from pollux.testing.conformance.single_start import AloneContract, EnqueuedRunsContract  # noqa: E402

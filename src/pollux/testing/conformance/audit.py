@@ -112,9 +112,7 @@ class OnRecordContract(Contract):
         await given_jobs(store, "there", "same")
         puts = [JobPut(a_job("there", priority=1), revision=0), JobPut(a_job("same")), JobPut(a_job("new"))]
         given_answers = await store.put_jobs(
-            puts,
-            audit=lambda said: [AuditLine(t0, "anna", str(each.answer), each.id) for each in said],
-            now_ms=t0,
+            puts, audit=lambda said: [AuditLine(t0, "anna", str(each.answer), each.id) for each in said], now_ms=t0
         )
 
         assert answers(given_answers) == [Answer.CONFLICT, Answer.ALREADY, Answer.OK]

@@ -80,8 +80,7 @@ class ConcurrencyContract(Contract):
             run = await leased(store, a_run(f"r{n}"), now_ms=t0)
             late = t0 + LEASE_MS
             settled, taken = await asyncio.gather(
-                store.settle([settlement(run, Done())], now_ms=late),
-                claim(store, now_ms=late),
+                store.settle([settlement(run, Done())], now_ms=late), claim(store, now_ms=late)
             )
             assert (settled == [Answer.OK]) != bool(taken), "exactly one of them wins"
             if taken:
@@ -109,8 +108,7 @@ class ConcurrencyContract(Contract):
             [job] = await given_jobs(store, f"job{n}")
             firing = a_firing(job, t0)
             await asyncio.gather(
-                store.advance(term, Plan(firings=(firing,)), now_ms=t0),
-                store.delete_jobs([job.id], now_ms=t0),
+                store.advance(term, Plan(firings=(firing,)), now_ms=t0), store.delete_jobs([job.id], now_ms=t0)
             )
             [run] = await store.get_runs([firing.run.id])
             assert run is None or run.state is RunState.CANCELLED

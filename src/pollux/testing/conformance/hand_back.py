@@ -51,10 +51,7 @@ class TriedContract(Contract):
             failure = a_failure(t0 + n, f"ValueError: {n}")
             await store.settle([settlement(run, RetryAt(t0 + n), outcome=failure)], now_ms=t0 + n)
         waiting = await the_run(store, run.id)
-        assert waiting.tried == (
-            Tried(1, t0 - 100, t0, "ValueError: 0"),
-            Tried(2, t0 - 99, t0 + 1, "ValueError: 1"),
-        )
+        assert waiting.tried == (Tried(1, t0 - 100, t0, "ValueError: 0"), Tried(2, t0 - 99, t0 + 1, "ValueError: 1"))
         [run] = await claim(store, now_ms=t0 + 9)
         assert run.tried == waiting.tried, "the one who tries next is told"
 

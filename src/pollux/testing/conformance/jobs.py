@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from pollux.model import (
-    Done,
-    Ended,
-    Interval,
-    JobsDeleted,
-    JobsPut,
-    JobUpdate,
-    Memory,
-    RunState,
-)
+from pollux.model import Done, Ended, Interval, JobsDeleted, JobsPut, JobUpdate, Memory, RunState
 from pollux.store.contract import Answer, JobAnswer, JobPut, Store
 from pollux.testing.conformance.builders import (
     a_firing,

@@ -85,9 +85,7 @@ class TermContract(Contract):
         await store.elect("two", ttl_ms=15_000, now_ms=t0 + 15_000)
         feed = await store.feed(limit=99)
         plan = Plan(
-            consumed=tuple(item.id for item in feed.items),
-            firings=(a_firing(job, t0),),
-            notes=(NotePut("n", 1),),
+            consumed=tuple(item.id for item in feed.items), firings=(a_firing(job, t0),), notes=(NotePut("n", 1),)
         )
 
         advanced = await store.advance(old.number, plan, now_ms=t0 + 15_000)

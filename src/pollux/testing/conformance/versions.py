@@ -322,10 +322,7 @@ class PartitionContract(Contract):
         await given(another(store), *(a_run(run_id, "other", gated=True) for run_id in "abc"))
 
         told = await advance(
-            store,
-            releases=(Release("a"),),
-            holds=(Holding("b", "because"),),
-            cancels=(CancelOrder("c", "enough"),),
+            store, releases=(Release("a"),), holds=(Holding("b", "because"),), cancels=(CancelOrder("c", "enough"),)
         )
 
         assert told.answer is Answer.OK

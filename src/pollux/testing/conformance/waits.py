@@ -45,9 +45,7 @@ async def end_soon(*waits: asyncio.Future[Any]) -> bool:
 
 
 def waiting(store: Store, wait_ms: int = LONG_MS, token: str = "t", node: str = "n") -> asyncio.Future[Claimed]:
-    return asyncio.ensure_future(
-        store.claim(node=node, token=token, limit=9, lease_ms=LEASE_MS, wait_ms=wait_ms),
-    )
+    return asyncio.ensure_future(store.claim(node=node, token=token, limit=9, lease_ms=LEASE_MS, wait_ms=wait_ms))
 
 
 async def dropped(store: Store) -> Store:
