@@ -4,9 +4,15 @@ import re
 
 import pytest
 
-from pollux.config.descriptions import JOB, SETTINGS
-from pollux.config.effective import without_password
-from pollux.config.example import JOB_EXAMPLES, JOB_OF_THE_FILE, SETTING_EXAMPLES, example_config
+from pollux.config.descriptions import (
+    JOB,
+    JOB_EXAMPLES,
+    JOB_OF_THE_FILE,
+    SETTING_EXAMPLES,
+    SETTINGS,
+    example_config,
+    without_password,
+)
 from pollux.config.jobs import HANDLER_KEYS, JOB_KEYS, MODIFIERS, SCHEDULE_KEYS
 from pollux.config.settings import OPTIONS
 from tests.acceptance.terminal import SameProcess

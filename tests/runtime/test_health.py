@@ -10,8 +10,7 @@ import pytest
 from pollux import Permanent, Pollux, cron, every
 from pollux.clock import FakeClock
 from pollux.model import Declares, Interval, JobUpdate, Node
-from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY
-from pollux.observe.health_json import health_document, workers_document
+from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY, health_document, workers_document
 from pollux.store.memory import MemoryStore
 from pollux.testing.conformance.builders import a_job, a_run, advance, dead_letter, given_jobs, the_job
 from pollux.units import moment_ms

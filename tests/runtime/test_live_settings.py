@@ -10,9 +10,8 @@ import pytest
 from pollux import Pollux, every
 from pollux.clock import FakeClock
 from pollux.config import load_config
-from pollux.config.env_warnings import unheeded
-from pollux.config.live_settings import LIVE_PATHS, live_value
-from pollux.config.settings import BY_PATH, OPTIONS
+from pollux.config.lint import unheeded
+from pollux.config.settings import BY_PATH, LIVE_PATHS, OPTIONS, live_value
 from pollux.errors import Conflict, InvalidInput, NotFound
 from pollux.log_format import TextLines
 from pollux.model import DRAIN, Job, NotePut, RunState, drain_key

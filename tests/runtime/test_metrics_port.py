@@ -8,7 +8,7 @@ import pytest
 
 from pollux import Pollux
 from pollux.errors import InvalidInput
-from pollux.observe.metrics_port import HEAD_BYTES_MAX, MetricsPort
+from pollux.observe.metrics import HEAD_BYTES_MAX, MetricsPort
 from tests.runtime.scrape import Scrape
 from tests.runtime.test_app import until
 
@@ -69,7 +69,7 @@ async def test_whoever_says_nothing_or_too_much_is_sent_away_and_holds_nobody_up
     monkeypatch.setattr(MetricsPort, "_answer", meet)
     async with served() as (_, port):
         with monkeypatch.context() as short:
-            short.setattr("pollux.observe.metrics_port.PATIENCE_SECONDS", 0.2)
+            short.setattr("pollux.observe.metrics.PATIENCE_SECONDS", 0.2)
             silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
 
             async def look():
@@ -85,7 +85,7 @@ async def test_whoever_says_nothing_or_too_much_is_sent_away_and_holds_nobody_up
 
 
 async def test_too_many_at_once_are_told_to_come_again(monkeypatch):
-    monkeypatch.setattr("pollux.observe.metrics_port.CONNECTIONS_MAX", 3)
+    monkeypatch.setattr("pollux.observe.metrics.CONNECTIONS_MAX", 3)
     async with served() as (app, port):
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
 

@@ -2,7 +2,7 @@
 
 from pollux import Pollux
 from pollux.observe.metrics import exposition
-from pollux.observe.trace_export import Export
+from pollux.observe.traces import Export
 from tests.collector import collecting
 from tests.runtime.scrape import Scrape
 from tests.runtime.test_app import until

@@ -15,9 +15,17 @@ from pollux import Pollux, every
 from pollux.clock import FakeClock
 from pollux.errors import InvalidInput
 from pollux.events import Events, LeaseWasLost, RunFired, RunSettled, RunStarted, RunStopped
-from pollux.observe.trace_export import Export
-from pollux.observe.trace_ids import LINKS_MAX, mark_of
-from pollux.observe.traces import TraceOptions, Traces, attributes_of, endpoint_of, error_class, open_traces
+from pollux.observe.traces import (
+    LINKS_MAX,
+    Export,
+    TraceOptions,
+    Traces,
+    attributes_of,
+    endpoint_of,
+    error_class,
+    mark_of,
+    open_traces,
+)
 from pollux.runtime.attempt import Tracing
 from pollux.runtime.options import RuntimeOptions
 from pollux.secrets import HIDDEN
@@ -319,7 +327,7 @@ async def test_off_nobody_listens_and_no_hook_is_called(monkeypatch):
     for kind in (RunFired, RunStarted, RunSettled, RunStopped):
         for module in ("timekeeper", "attempt", "settler"):
             monkeypatch.setattr(f"pollux.runtime.{module}.{kind.__name__}", never, raising=False)
-    monkeypatch.setattr("pollux.observe.trace_ids.sha256", never)
+    monkeypatch.setattr("pollux.observe.traces.sha256", never)
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
     done = asyncio.Event()
     app = Pollux("memory://")

@@ -5,7 +5,7 @@ import yaml
 
 from pollux import Pollux
 from pollux.config import Config, load_config
-from pollux.config.effective import told
+from pollux.config.descriptions import told
 from pollux.config.settings import OPTIONS
 from pollux.config.yaml_reader import FILE_BYTES_MAX
 from pollux.errors import InvalidConfig, InvalidInput

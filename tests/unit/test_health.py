@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.model import Counts, Drained, Node, NodeLoad, QueueDepth, Run, RunState, UnreadableNote, Version
-from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY, judge
-from pollux.observe.health_json import health_document, workers_document
+from pollux.observe.health import DEGRADED, HEALTHY, UNHEALTHY, health_document, judge, workers_document
 from pollux.observe.snapshot import (
     BusySeat,
     Deployment,

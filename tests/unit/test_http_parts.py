@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux.errors import InvalidInput, Permanent, Postponed, Transient
-from pollux.handlers.http import regex_worker as matchers
+from pollux.handlers.http import extract as matchers
 from pollux.handlers.http import target_limit as places_module
-from pollux.handlers.http.body import Unpacker, read_body
 from pollux.handlers.http.client import KEPT_BODY_MAX, kept_of, text_of
 from pollux.handlers.http.errors import (
     BadEncoding,
@@ -29,11 +28,10 @@ from pollux.handlers.http.errors import (
     retry_after_s,
     status_fault,
 )
-from pollux.handlers.http.extract import dig, path_of, take_of
-from pollux.handlers.http.fingerprint import Fingerprint, digest_of, parse_fingerprint, validator_of
+from pollux.handlers.http.extract import RegexWorker, dig, path_of, take_of
 from pollux.handlers.http.options import read_options
-from pollux.handlers.http.regex_worker import RegexWorker
 from pollux.handlers.http.request import PreparedPoll
+from pollux.handlers.http.response import Fingerprint, Unpacker, digest_of, parse_fingerprint, read_body, validator_of
 from pollux.handlers.http.target_limit import TARGETS_MAX, TargetLimit
 from pollux.registry import FINGERPRINT_CHARS_MAX
 from pollux.secrets import HIDDEN

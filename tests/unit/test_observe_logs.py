@@ -8,8 +8,7 @@ import pytest
 from pollux.events import Events, FiringSkipped, JobsDeclared, RunFailed, RunSettled
 from pollux.log_format import JsonLines, TextLines
 from pollux.observe import attach_logs
-from pollux.observe.log_throttle import THINGS_MAX, LogThrottle
-from pollux.observe.logs import RepeatedWarning
+from pollux.observe.logs import THINGS_MAX, LogThrottle, RepeatedWarning
 
 DUE_MS = 1_800_000_000_123
 

@@ -30,7 +30,7 @@ from pollux.secrets import (
     references_of,
 )
 from pollux.secrets.redaction import HIDDEN_MAX, LOOK_CHARS_MAX, Redaction
-from pollux.secrets.resolve import FILE_BYTES_MAX
+from pollux.secrets.references import FILE_BYTES_MAX
 
 VALUE = 'hüb"ner+Katze/42&x'
 
@@ -165,7 +165,7 @@ def test_a_file_is_read_again_only_if_it_changed(folder, monkeypatch):
     secret_file(folder / "pw")
     secrets = Secrets(folder=folder)
     assert secrets.resolve("${file:pw}") == "open sesame"
-    monkeypatch.setattr("pollux.secrets.resolve._read", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr("pollux.secrets.references._read", lambda path: pytest.fail("read again"))
     assert secrets.resolve("${file:pw}") == "open sesame"
 
 
@@ -205,7 +205,7 @@ def test_an_open_file_in_a_closed_folder_is_fine(folder):
 
 
 def test_an_open_file_among_the_secrets_of_a_container_is_fine(folder, monkeypatch):
-    monkeypatch.setattr("pollux.secrets.resolve.OPEN_FOLDERS", (f"{folder}/",))
+    monkeypatch.setattr("pollux.secrets.references.OPEN_FOLDERS", (f"{folder}/",))
     secret_file(folder / "pw", mode=0o444)
     assert Secrets().resolve(f"${{file:{folder}/pw}}") == "open sesame"
 

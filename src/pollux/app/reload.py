@@ -22,11 +22,10 @@ from pollux.app.declarations import PendingDeclaration, refuse
 from pollux.app.file_watch import steady_bytes
 from pollux.app.operations.audit import OnceLine
 from pollux.app.setup import missing_secrets, register_python
-from pollux.config.effective import EffectiveOption, shown, told
+from pollux.config.descriptions import EffectiveOption, shown, told
 from pollux.config.file_history import FileHistory
-from pollux.config.live_settings import is_overruled, read_live, with_live
 from pollux.config.load import digest_of, load_config
-from pollux.config.settings import DEFAULT, OPTIONS, Config
+from pollux.config.settings import DEFAULT, OPTIONS, Config, is_overruled, read_live, with_live
 from pollux.config.yaml_reader import FILE_BYTES_MAX
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
 from pollux.events import ConfigReloaded, FileVersionUnsaved, ReloadRefused

@@ -10,8 +10,8 @@ import msgspec
 from pollux.app.declarations import Registrar
 from pollux.app.setup import options_over, with_code
 from pollux.config import Config
-from pollux.config.effective import EffectiveOption, told
-from pollux.config.live_settings import is_overruled, with_live
+from pollux.config.descriptions import EffectiveOption, told
+from pollux.config.settings import is_overruled, with_live
 from pollux.log_format import kind_written
 from pollux.observe import attach_logs
 from pollux.runtime.node import TUNABLE, NodeRuntime

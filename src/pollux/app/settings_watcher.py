@@ -21,7 +21,7 @@ import msgspec
 from pollux.app.file_watch import FileWatch
 from pollux.app.process import OWNS_PROCESS
 from pollux.app.reload import BY_FILE, BY_SIGNAL, FILE_NOTE, digest_in
-from pollux.config.live_settings import LiveSetting, read_live
+from pollux.config.settings import LiveSetting, read_live
 from pollux.errors import PolluxError, StoreError
 from pollux.events import FileDiffers, SettingsHeard, StoreSealed
 from pollux.model import SETTING, TURN, Note, NotePut, drain_key

@@ -18,7 +18,7 @@ from pollux.app.process import OWNS_PROCESS
 from pollux.clock import Clock
 from pollux.errors import PolluxError
 from pollux.events import Events, TracesLost
-from pollux.observe.metrics_port import MetricsPort
+from pollux.observe.metrics import MetricsPort
 from pollux.observe.traces import TraceOptions, Traces, endpoint_of, open_traces
 from pollux.runtime import NodeRuntime, RuntimeOptions
 from pollux.runtime.loop import Loop, Rest

@@ -22,7 +22,7 @@ from pollux.cli.running_config import (
 
 if TYPE_CHECKING:
     from pollux.config import Config
-    from pollux.config.effective import EffectiveOption
+    from pollux.config.descriptions import EffectiveOption
 
 
 @click.command(cls=TeachingCommand)
@@ -50,7 +50,7 @@ def config(path: str | None, *, only_set: bool, example: bool, as_json: bool, **
       pollux config --example > pollux.yaml
     """
     if example:
-        from pollux.config.example import example_config
+        from pollux.config.descriptions import example_config
 
         click.echo(example_config(), nl=False)
         return
@@ -91,8 +91,8 @@ def _as_known(config: Config, *, is_told: bool) -> Config:
 
 def _of_start(config: Config, *, is_asked: bool) -> list[EffectiveOption]:
     """What a start would make of the file, the environment and these arguments."""
-    from pollux.config.effective import told
-    from pollux.config.live_settings import is_overruled, with_live
+    from pollux.config.descriptions import told
+    from pollux.config.settings import is_overruled, with_live
 
     live = live_of(config, is_asked=is_asked)
     overruled = {path: f"{said.value}, {said.origin}" for path, said in live.items() if is_overruled(config, path)}

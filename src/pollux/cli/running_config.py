@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pollux.app.reload import RunningConfig
     from pollux.cli.target import Target
     from pollux.config import Config
-    from pollux.config.effective import EffectiveOption
-    from pollux.config.live_settings import LiveSetting
+    from pollux.config.descriptions import EffectiveOption
+    from pollux.config.settings import LiveSetting
     from pollux.store.local_files import AnnouncedNode
 
 SOCKETS_MAX = 20  # that are asked
@@ -188,7 +188,7 @@ def live_of(config: Config, *, is_asked: bool) -> dict[str, LiveSetting]:
         return {}
     from pollux.app import Pollux
     from pollux.app.reload import FILE_NOTE, digest_in
-    from pollux.config.live_settings import read_live
+    from pollux.config.settings import read_live
     from pollux.model import SETTING
     from pollux.store.decoding import as_far
 

@@ -14,8 +14,7 @@ from pollux.cli.option_flags import every_option
 from pollux.cli.options import config_path, find_code_here, leader_options, node_options, overruled
 from pollux.cli.runner import TeachingCommand
 from pollux.config import Config, load_config
-from pollux.config.env_warnings import unheeded
-from pollux.config.lint import doubts, with_jobs_of_code
+from pollux.config.lint import doubts, unheeded, with_jobs_of_code
 from pollux.errors import PolluxError
 from pollux.units import shell_word
 

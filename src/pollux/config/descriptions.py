@@ -1,9 +1,22 @@
-"""Descriptions of all options, one line each, for the reference and `pollux config`; tests check that none is missing.
+"""Descriptions of all options, one line each, the effective options, and the example file made from them.
 
-Backticks mark what can be written; a tool that shows plain text removes them.
+Tests check that no description is missing.  Backticks mark what can be written; a tool that shows plain text removes
+them.
 """
 
 from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from pollux.config.jobs import JOB_KEYS
+from pollux.config.settings import DEFAULT, OPTIONS, Config, Option
+from pollux.secrets import hide
+from pollux.units import format_ms
 
 # Every key of a job in a file; the keyword of `@app.job` and `app.add` has the same name unless it is a schedule.
 JOB = {
@@ -99,3 +112,170 @@ SETTINGS = {
     "health.loop_lag": "how long the event loop may be held",
     "log.format": "`text` for people or `json` for machines: see [logs](logs.md)",
 }
+
+
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*):(?!\$\{)[^/@]*@")
+_PASSWORD_OPTION = re.compile(r"(?<=password=)(?!\$\{)[^&]*")
+
+
+class EffectiveOption(Struct, frozen=True):
+    option: str  # the path in the file: "pool.seats"
+    value: str
+    default: str
+    origin: str  # default, file:line, environment NAME, argument
+    variable: str  # the environment variable that sets it
+    meaning: str
+    live: str = ""  # the live value for all nodes, if the environment or an argument overrides it here
+
+    @property
+    def is_set(self) -> bool:
+        return self.origin != DEFAULT
+
+
+def told(config: Config, overruled: Mapping[str, str] | None = None) -> list[EffectiveOption]:
+    """Return one line for each option, in the order of the file; `overruled`: live values that do not apply here."""
+    usual = Config()
+    return [
+        EffectiveOption(
+            option=option.path,
+            value=config.written.get(option.path) or hide(shown(option, getattr(config, option.field))),
+            default=shown(option, getattr(usual, option.field)),
+            origin=config.origins.get(option.path, DEFAULT),
+            variable=option.variables[0],
+            meaning=plain(SETTINGS.get(option.path, "")),
+            live=(overruled or {}).get(option.path, ""),
+        )
+        for option in OPTIONS
+    ]
+
+
+def shown(option: Option, value: Any) -> str:
+    """Return a value as it is written in a file; for one that is not set, what applies instead."""
+    if value is None or value == "":
+        _, has_words, words = plain(SETTINGS.get(option.path, "")).rpartition("; ")
+        return f"({words})" if has_words else "(none)"
+    if option.path == "server.token":
+        return "***"
+    if option.path == "heartbeat.url":
+        return f"{'/'.join(str(value).split('/')[:3])}/***"  # knowing it is enough to call it
+    if option.field.endswith("_ms"):
+        return format_ms(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return without_password(str(value))
+
+
+def without_password(url: str) -> str:
+    """Return the URL without its password; a reference to one stays as it is written."""
+    return _PASSWORD_OPTION.sub("***", _PASSWORD.sub(r"\1:***@", url))
+
+
+def plain(meaning: str) -> str:
+    """Return the description without backticks."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", meaning).replace("`", "")
+
+
+# What to write where the default is empty.
+SETTING_EXAMPLES: dict[str, str] = {
+    "name": "shop",
+    "app": "monitor:app",
+    "job_timeout": "5m",
+    "pool.min_poll": "1s",
+    "leader.renew": "5s",
+    "leader.key": "shop-production",
+    "redis.prefix": "crawler",
+    "http.allow_networks": "[10.0.0.0/8]",
+    "server.hosts": "[pollux.example]",
+    "server.tls": "{cert: server.pem, key: server.key}",
+    "server.token": "${env:POLLUX_ADMIN_TOKEN}",
+    "server.token_file": "/var/lib/pollux/admin.token",
+    "server.socket": "/run/pollux/pollux.sock",
+    "traces.endpoint": "http://127.0.0.1:4318",
+    "traces.namespace": "shop",
+    "heartbeat.url": "https://example.com/ping/shop",
+    "metrics.port": "9091",
+}
+# The job of the file, which needs no user code: it asks the machine for its name.
+JOB_OF_THE_FILE: dict[str, str] = {"id": "home", "python": "platform:node", "interval": "30s"}
+JOB_EXAMPLES: dict[str, str] = {
+    "http": '"https://example.com/health"',
+    "exec": '["df", "-h"]',
+    "isolate": "process",
+    "cron": '"0 6 * * *"',
+    "at": '"2030-01-31T09:00:00+01:00"',
+    "once": "true",
+    "event": "true",
+    "tz": "Europe/Berlin",
+    "start": '"2030-01-31T09:00:00+01:00"',
+    "spread": "false",
+    "name": "The home page",
+    "params": "{}",
+    "priority": "high",
+    "group": "edge",
+    "target": "db-1",
+    "timeout": "30s",
+    "retry": "{attempts: 5, base: 5s, factor: 2, max: 5m, jitter: 0.2}",
+    "overlap": "queue",
+    "misfire": "skip",
+    "enabled": "false",
+    "tags": "[fast, eu]",
+    "source_id": "crm-42",
+}
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._:/-]*(?<!:)")
+
+
+def example_config() -> str:
+    """Return the whole file as text."""
+    return "\n".join([*_head(), *_settings(), *_shared(), *_jobs()]) + "\n"
+
+
+def _head() -> Iterator[str]:
+    yield "# A config of Pollux: `pollux check FILE` looks for mistakes, `pollux serve -c FILE` starts it."
+    yield "# Every option is here.  Take the # of a line like #name: away to set it; what has none holds anyway."
+
+
+def _settings() -> Iterator[str]:
+    section = ""
+    for option in OPTIONS:
+        above, _, key = option.path.rpartition(".")
+        if above != section:
+            yield from ("", f"{above}:") if above else ()
+            section = above
+        indent = "  " if above else ""
+        if not above:
+            yield ""
+        yield f"{indent}# {plain(SETTINGS[option.path])}"
+        yield f"{indent}{_setting(option, key)}"
+
+
+def _setting(option: Option, key: str) -> str:
+    value = getattr(Config(), option.field)
+    if value is None or value == "":
+        return f"#{key}: {SETTING_EXAMPLES[option.path]}"
+    return f"{key}: {format_ms(value) if option.field.endswith('_ms') else _written(value)}"
+
+
+def _written(value: Any) -> str:
+    """Return the value as YAML reads it back."""
+    if isinstance(value, str) and _PLAIN.fullmatch(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _shared() -> Iterator[str]:
+    yield ""
+    yield "# what jobs have in common unless they say otherwise: any option of a job"
+    yield "#defaults: {timeout: 30s, retry: 3}"
+    yield ""
+    yield "# what the jobs of a group have in common"
+    yield "#groups: {edge: {defaults: {timeout: 10s}}}"
+
+
+def _jobs() -> Iterator[str]:
+    yield from ("", "jobs:")
+    lines: list[str] = []
+    for key in JOB_KEYS:
+        lines.append(f"# {plain(JOB[key])}")
+        lines.append(f"{key}: {JOB_OF_THE_FILE[key]}" if key in JOB_OF_THE_FILE else f"#{key}: {JOB_EXAMPLES[key]}")
+    yield f"  - {lines[0]}"
+    yield from (f"    {line}" for line in lines[1:])

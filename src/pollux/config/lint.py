@@ -1,10 +1,11 @@
-"""Config warnings: secrets written out or too short to be hidden, files that others may change.
+"""Config warnings: secrets written out or too short to be hidden, variables without effect.
 
 `pollux check`, `doctor` and a start print them; nothing is refused because of them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from pollux.config.settings import ENVIRONMENT, Config
+from pollux.config.settings import ENVIRONMENT, OPTIONS, Config
 from pollux.errors import InvalidInput
 from pollux.model import Job
 from pollux.secrets import Secrets, has_reference, looks_secret
@@ -71,3 +72,39 @@ def _has_password(text: str) -> bool:
         return bool(urlsplit(text).password)
     except ValueError:
         return False
+
+
+# The beginning of a name, and what it does not do.
+NOT_YET = {
+    "SCHEDULER_CB_": "there are no circuit breakers yet; a failing target is tried as the jobs' `retry` says",
+    "ADAPTIVE_POLLING_": "there are no adaptive intervals yet; every job keeps the interval that it names",
+}
+# What Kubernetes sets for every container of a Service: one called pollux becomes POLLUX_PORT, with this as a value.
+_LINK = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
+
+
+def is_service_link(name: str, value: str) -> bool:
+    return name.endswith("_PORT") and _LINK.fullmatch(value) is not None
+
+
+def unheeded(environ: Mapping[str, str]) -> str:
+    """Return one line about all variables that are set and do nothing; empty if there are none."""
+    told = []
+    for start, means in NOT_YET.items():
+        names = sorted(name for name in environ if name.startswith(start))
+        if names:
+            told.append(f"without effect: {', '.join(names)} ({means})")
+    for name, ours in _MISSPELT.items():
+        if (value := environ.get(name)) and not is_service_link(name, value):
+            told.append(f"without effect: {name} (write {ours})")
+    return "; ".join(told)
+
+
+def _misspelt() -> dict[str, str]:
+    """Return names like `POLLUX_POOL_SEATS`, close to the valid `POLLUX_SEATS` and `POLLUX_POOL__SEATS`."""
+    known = {name for option in OPTIONS for name in option.variables}
+    flat = {name.replace("__", "_"): option.variables for option in OPTIONS for name in option.variables}
+    return {name: " or ".join(names[:2]) for name, names in flat.items() if name not in known}
+
+
+_MISSPELT = _misspelt()

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pollux.config.env_warnings import is_service_link
 from pollux.config.jobs import DEFAULTS_KEYS, FileJobs, check_keys, entries_of, place_in_job, shown, text_of
+from pollux.config.lint import is_service_link
 from pollux.config.settings import BY_PATH, DEFAULT, ENVIRONMENT, FILE_KEYS, OPTIONS, SECTIONS, Config, Option
 from pollux.config.yaml_reader import BROKEN, FILE_BYTES_MAX, Place, Problems, YamlNode, read_yaml
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean, foreign_word

@@ -6,7 +6,8 @@ Every record carries its event (`extra={"event": ...}`): the text is for people,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,7 +15,6 @@ from msgspec.structs import replace
 from pollux import events as e
 from pollux.log_format import safe
 from pollux.model import AT_ODDS_CURE, LOOP_CURE, RIVALS_CURE
-from pollux.observe.log_throttle import LogThrottle
 from pollux.units import SECOND_MS, counted, format_moment, format_ms
 
 log = logging.getLogger("pollux")
@@ -321,3 +321,29 @@ _EACH_RUN: dict[type[e.Event], e.Listener] = {
     e.RunSettled: _settled,
     e.RunStopped: _stopped,
 }
+
+
+EVERY_SECONDS = 60.0
+THINGS_MAX = 10_000  # beyond it everything may be said anew
+
+
+class LogThrottle:
+    """Counts what is left unsaid.  A job that fails, or skips, every second must not drown the log."""
+
+    def __init__(self, *, every_seconds: float = EVERY_SECONDS, now: Callable[[], float] = time.monotonic) -> None:
+        self._every, self._now = every_seconds, now
+        self._said: dict[Hashable, float] = {}
+        self._unsaid: dict[Hashable, int] = {}
+
+    def left_out(self, thing: Hashable) -> int | None:
+        """None: leave it out this time.  Otherwise say it, and how many were left out since the last time."""
+        now = self._now()
+        said_at = self._said.get(thing)
+        if said_at is not None and now - said_at < self._every:
+            self._unsaid[thing] = self._unsaid.get(thing, 0) + 1
+            return None
+        if len(self._said) >= THINGS_MAX:
+            self._said.clear()
+            self._unsaid.clear()
+        self._said[thing] = now
+        return self._unsaid.pop(thing, 0)

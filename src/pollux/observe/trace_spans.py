@@ -10,8 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from pollux.observe.trace_ids import TracePosition, mark_of
-from pollux.observe.traces import SpanRecord, TraceOptions, attributes_of
+from pollux.observe.traces import SpanRecord, TraceOptions, TracePosition, attributes_of, mark_of
 from pollux.secrets import hide
 from pollux.version import __version__
 

@@ -6,23 +6,43 @@
                 ├─ pollux.settle    until its end was recorded
                 └─ (wait, attempt, settle again after a retry, on whichever node)
 
-The root is told by whoever ends the run: the worker that settles it, or the leader, which hears of runs that end
-without a worker.  Off, nothing listens, nothing is computed and OpenTelemetry is not imported.
+The node that ends a run emits the root: the worker that settles it, or the leader for runs that end without a worker.
+Off, nothing listens, nothing is computed and OpenTelemetry is not imported.
+
+Ids are computed from the id of the run, so that nodes agree without a message and nothing is stored with the run:
+
+    sha256 of the run's id:   16 bytes trace id │ 8 bytes id of the root span │ 8 bytes: is it sampled?
+
+Two deployments that send to one collector and have jobs of the same ids differ by a `namespace`, which is hashed with
+the id.  A thread of its own sends the spans in batches, and never holds up the engine:
+
+    engine ── put ──▶ bounded queue ──▶ thread ── OTLP over HTTP ──▶ collector
+                         │ full                     │ refused, or unreachable
+                         └── dropped, counted ◀─────┘   logged once, then at most once a minute
+
+The thread sleeps while there is nothing to send.  A collector that is dead, slow or wrong costs spans and nothing else.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from pollux import events as e
 from pollux.errors import InvalidInput
-from pollux.observe.trace_export import Export
-from pollux.observe.trace_ids import mark_of, traceparent_of
+from pollux.log_format import safe
+from pollux.observe.logs import LogThrottle
 from pollux.secrets import hide
 
 STANDARD = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -202,3 +222,181 @@ def attributes_of(step: SpanRecord) -> dict[str, str | int]:
     if step.is_failed:
         said["error.type"] = error_class(step.error)
     return said
+
+
+LINKS_MAX = 100  # of one call that enqueued many
+_ALL = 1 << 64
+
+
+class TracePosition(Struct, frozen=True):
+    """Where a run's spans belong."""
+
+    trace_id: str  # 32 hex digits
+    root_id: str  # 16
+    roll: float  # in [0, 1): below the share that is sampled, it is
+
+    def span_id(self, step: str, fence: int = 0) -> str:
+        """The id of a step of the run; the same step told twice is the same span."""
+        return sha256(f"{self.trace_id}\x1f{step}\x1f{fence}".encode()).hexdigest()[:16]
+
+
+def mark_of(run_id: str, namespace: str = "") -> TracePosition:
+    digest = sha256((f"{namespace}\x1f{run_id}" if namespace else run_id).encode("utf-8", "surrogateescape")).digest()
+    return TracePosition(digest[:16].hex(), digest[16:24].hex(), int.from_bytes(digest[24:]) / _ALL)
+
+
+def traceparent_of(mark: TracePosition, span_id: str, *, is_sampled: bool) -> str:
+    """As W3C writes it."""
+    return f"00-{mark.trace_id}-{span_id}-{'01' if is_sampled else '00'}"
+
+
+def link_runs(run_ids: Sequence[str], namespace: str = "") -> None:
+    """Let the caller's own span, if it has one, link to the traces of the runs it just enqueued.
+
+    The link is in the caller's trace, where it costs the run nothing and needs no field in the store.  Without
+    OpenTelemetry in the process this is one look into a table.
+    """
+    api = sys.modules.get("opentelemetry.trace")
+    if api is not None:
+        with suppress(Exception):  # whatever version of it the process has: the runs are accepted already
+            _link(api, run_ids[:LINKS_MAX], namespace)
+
+
+def _link(api: Any, run_ids: Sequence[str], namespace: str) -> None:
+    span = api.get_current_span()
+    if not span.is_recording():
+        return
+    for run_id in run_ids:
+        mark = mark_of(run_id, namespace)
+        ids = int(mark.trace_id, 16), int(mark.root_id, 16)
+        flags = api.TraceFlags(api.TraceFlags.SAMPLED)
+        span.add_link(api.SpanContext(*ids, is_remote=True, trace_flags=flags), {"pollux.run.id": run_id})
+
+
+WAITING_MAX = 10_000  # spans
+BATCH_MAX = 256
+GATHER_SECONDS = 1.0
+FLUSH_SECONDS = 3.0  # what the last ones get when the node ends
+WHY_CHARS_MAX = 300
+_EXPORTERS = ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.exporter.otlp.common.http")
+
+Lost = Callable[[int, str], None]
+
+
+class Exporter(Protocol):
+    """What we use of OpenTelemetry's own."""
+
+    def export(self, spans: Sequence[Any]) -> Any: ...
+
+    def shutdown(self) -> None: ...
+
+
+class ExportErrors(logging.Filter):
+    """What the exporter says in our thread is ours to say, sparingly; what it says for others is theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread: int | None = None
+        self.words = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.thread != self.thread:
+            return True
+        self.words = record.getMessage()
+        return False
+
+
+class Export:
+    """The line of steps and the thread that makes spans of them and sends them."""
+
+    def __init__(
+        self,
+        exporter: Exporter,
+        spans_of: Callable[[Sequence[Any]], Sequence[Any]],
+        on_lost: Lost,
+        *,
+        waiting_max: int = WAITING_MAX,
+        gather_seconds: float = GATHER_SECONDS,
+        flush_seconds: float = FLUSH_SECONDS,
+    ) -> None:
+        self.exported = 0
+        self.overflowed = 0  # there was no room for them: counted by the event loop
+        self.refused = 0  # they could not be sent: counted by the thread
+        self._exporter, self._spans_of, self._on_lost = exporter, spans_of, on_lost
+        self._waiting_max, self._gather, self._flush = waiting_max, gather_seconds, flush_seconds
+        self._waiting: deque[Any] = deque()
+        self._bell = threading.Event()
+        self._stopping = threading.Event()
+        self._overheard, self._sparing, self._said = ExportErrors(), LogThrottle(), 0
+        self._is_over = False
+        self._thread = threading.Thread(target=self._labour, name="pollux-traces", daemon=True)
+
+    @property
+    def dropped(self) -> int:
+        return self.overflowed + self.refused
+
+    def counts(self) -> dict[str, int]:
+        """What became of all spans that are no longer here, for the metrics."""
+        return {"exported": self.exported, "dropped": self.overflowed, "failed": self.refused}
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def start(self) -> None:
+        for name in _EXPORTERS:
+            logging.getLogger(name).addFilter(self._overheard)
+        self._thread.start()
+
+    def put(self, step: Any) -> None:
+        """From the event loop; it never waits."""
+        waiting = len(self._waiting)
+        if waiting >= self._waiting_max:
+            self.overflowed += 1
+            return
+        self._waiting.append(step)
+        if not waiting:
+            self._bell.set()
+
+    def stop(self) -> None:
+        """Send what is left, for as long as there is patience; called beside the event loop."""
+        self._stopping.set()
+        self._bell.set()
+        self._thread.join(self._flush)
+        self._is_over = True
+        self._exporter.shutdown()  # ends the exporter's own retries
+        self.overflowed += len(self._waiting)
+        for name in _EXPORTERS:
+            logging.getLogger(name).removeFilter(self._overheard)
+
+    def _labour(self) -> None:
+        self._overheard.thread = threading.get_ident()
+        while not self._stopping.is_set():
+            self._bell.wait()
+            self._bell.clear()
+            self._stopping.wait(self._gather)
+            self._send_all()
+
+    def _send_all(self) -> None:
+        while self._waiting and not self._is_over:
+            self._send([self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))])
+
+    def _send(self, steps: Sequence[Any]) -> None:
+        self._overheard.words = ""
+        try:
+            is_sent = self._exporter.export(self._spans_of(steps)).name == "SUCCESS"
+        except Exception as error:  # noqa: BLE001  whatever a collector makes of it
+            is_sent, self._overheard.words = False, f"{type(error).__name__}: {error}"
+        if is_sent:
+            self.exported += len(steps)
+        else:
+            self.refused += len(steps)
+        self._say_lost()
+
+    def _say_lost(self) -> None:
+        unsaid = self.dropped - self._said
+        if not unsaid or self._sparing.left_out("lost") is None:
+            return
+        self._said += unsaid
+        why = self._overheard.words or f"more than {self._waiting_max} were waiting for the collector"
+        self._on_lost(unsaid, safe(why, WHY_CHARS_MAX))

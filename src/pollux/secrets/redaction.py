@@ -19,14 +19,17 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
-from pollux.secrets.references import has_reference
-
+REFERENCE = re.compile(r"(\$?)\$\{(env|file):([^{}]*)(\}?)")
 _URL = re.compile(
     r"[a-z][a-z0-9+.-]*://"
     r"(?:[^\s/?#:@]*(?::(?P<password>[^\s/?#@]*))?@)?"
     r"[^\s/?#@]*(?:/[^\s?#@]*)?(?:\?(?P<options>[^\s?#@]*))?",
     re.IGNORECASE,
 )
+
+
+def has_reference(text: str) -> bool:
+    return "${" in text and any(not found[1] for found in REFERENCE.finditer(text))
 
 
 def whole(value: str) -> list[str]:

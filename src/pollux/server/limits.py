@@ -16,7 +16,7 @@ from starlette.types import Scope
 
 from pollux.events import Events, RequestRefused
 from pollux.log_format import safe
-from pollux.observe.log_throttle import LogThrottle
+from pollux.observe.logs import LogThrottle
 from pollux.server.roles import Identity
 
 KEYS_MAX = 10_000

@@ -1,6 +1,5 @@
 """Simulation: the real core in virtual time, for forecasts of a fleet and for users' tests."""
 
-from pollux.simulate.dst import ClockChange
 from pollux.simulate.forecast import (
     Forecast,
     JobForecast,
@@ -11,6 +10,7 @@ from pollux.simulate.forecast import (
     scaled,
     simulate,
 )
+from pollux.simulate.results import ClockChange
 from pollux.simulate.scenario import HandlerBehaviour, Scenario, habit_of
 from pollux.simulate.virtual_loop import VirtualClock, VirtualTime
 

@@ -12,11 +12,17 @@ from pollux.events import FiringSkipped
 from pollux.model import Cron, Interval, Job, Once
 from pollux.schedule import compile_cron
 from pollux.schedule.builders import describe_schedule
-from pollux.simulate.dst import ClockChange
 from pollux.simulate.engine import SimulationEngine, at_once
-from pollux.simulate.results import JobResults, Minute, QuantileSketch, SimulationResults
+from pollux.simulate.results import (
+    ClockChange,
+    JobResults,
+    Minute,
+    QuantileSketch,
+    SimulationResults,
+    SimulationSummary,
+    warnings_of,
+)
 from pollux.simulate.scenario import SCALE_MAX, Scenario
-from pollux.simulate.warnings import SimulationSummary, warnings_of
 
 AFTERWARDS_MS = 1_000  # due times at the very end have this long to be planned
 SLICES = 200  # how often progress is reported

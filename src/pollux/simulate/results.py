@@ -1,4 +1,4 @@
-"""Results of a simulation: counts by job and by minute, in bounded memory, and the check that they balance.
+"""Results of a simulation: counts by job and by minute, clock changes, warnings, and the check that the counts balance.
 
 Every due time is either fired or skipped for a reason.  Both are counted where they are written, at the store; the
 number of due times comes from the schedule itself.  A planner that loses or doubles one is detected here.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -18,9 +18,10 @@ from pollux.model import Advanced, Answer, Cron, Dead, Done, Interval, Job, Plan
 from pollux.registry import Context
 from pollux.schedule import compile_cron, next_due
 from pollux.schedule.interval import CROWD_SPREAD_MAX_MS
-from pollux.simulate.dst import ClockChanges
+from pollux.schedule.timezones import segment_at
+from pollux.simulate.scenario import Scenario
 from pollux.store.contract import Settlement
-from pollux.units import MINUTE_MS
+from pollux.units import HOUR_MS, MINUTE_MS, counted, format_moment, format_ms
 
 SLACK_MS = 1_000
 STEPS = 16  # buckets for each doubling: a quantile is accurate to 5 %
@@ -217,3 +218,150 @@ class SimulationResults:
 
     def _write(self, what: str, which: str, at_ms: int) -> None:
         self._trace.update(f"{at_ms} {what} {which}\n".encode())
+
+
+NEAR_MS = 3 * HOUR_MS
+FIRINGS_MAX = 50  # shown of each transition
+
+
+class ClockChange(Struct, frozen=True):
+    """`before` and `after`: local time at that instant by the old and the new offset."""
+
+    tz: str
+    at_ms: int
+    before: str
+    after: str
+    firings: tuple[str, ...]  # "02:30 report/daily", within three hours
+    more: int
+
+    @property
+    def words(self) -> str:
+        forwards = self.after[11:16] > self.before[11:16]
+        what = "that hour does not exist" if forwards else "that hour comes twice"
+        first, last = (self.before, self.after) if forwards else (self.after, self.before)
+        return f"{self.tz}: on {self.before[:10]} {first[11:16]} to {last[11:16]}: {what}"
+
+
+class ClockChanges:
+    """Collector of firings near a transition."""
+
+    def __init__(self, jobs: Sequence[Job], from_ms: int, until_ms: int) -> None:
+        zones = sorted({job.schedule.tz for job in jobs if isinstance(job.schedule, Cron)})
+        self._at = {tz: list(transitions(tz, from_ms, until_ms)) for tz in zones}
+        self._at = {tz: found for tz, found in self._at.items() if found}
+        self._fired: dict[tuple[str, int], list[tuple[int, str]]] = {}
+
+    def fired(self, job: Job, due_ms: int) -> None:
+        if not self._at or not isinstance(job.schedule, Cron):
+            return
+        for at_ms, _, _ in self._at.get(job.schedule.tz, ()):
+            if abs(due_ms - at_ms) <= NEAR_MS:
+                self._fired.setdefault((job.schedule.tz, at_ms), []).append((due_ms, job.id))
+
+    def told(self) -> tuple[ClockChange, ...]:
+        changes = []
+        for tz, found in self._at.items():
+            for at_ms, before_s, after_s in found:
+                near = sorted(self._fired.get((tz, at_ms), ()), key=lambda firing: abs(firing[0] - at_ms))
+                shown = sorted(near[:FIRINGS_MAX])
+                words = tuple(f"{format_moment(due_ms, tz)} {job_id}" for due_ms, job_id in shown)
+                walls = (_wall(at_ms, before_s), _wall(at_ms, after_s))
+                changes.append(ClockChange(tz, at_ms, *walls, words, len(near) - len(shown)))
+        return tuple(sorted(changes, key=lambda change: (change.at_ms, change.tz)))
+
+
+def transitions(tz: str, from_ms: int, until_ms: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the changes of a zone's offset within (from, until]: the instant, and the offsets before and after it."""
+    segment = segment_at(tz, from_ms // 1_000)
+    while segment.end_s * 1_000 <= until_ms:
+        after = segment_at(tz, segment.end_s)
+        if after.offset_s != segment.offset_s:
+            yield segment.end_s * 1_000, segment.offset_s, after.offset_s
+        segment = after
+
+
+def _wall(at_ms: int, offset_s: int) -> str:
+    return format_moment(at_ms + offset_s * 1_000).removesuffix("Z")
+
+
+SAID_MAX = 20
+LATE_MS = 1_000  # a higher p99 is reported
+TIGHT = 0.8  # of the seats, taken on average
+HERD = 10  # times the mean minute
+HERD_MIN = 50
+
+
+class SimulationSummary(Struct, frozen=True):
+    """Figures of a simulation that the warnings need."""
+
+    scenario: Scenario
+    rows: Sequence[JobResults]
+    late: QuantileSketch
+    peak_seats: int
+    mean_seats: float
+    minutes: Sequence[Minute]
+
+
+def warnings_of(seen: SimulationSummary) -> tuple[str, ...]:
+    said = [*_seats(seen), *_jobs(seen), *_herd(seen)]
+    more = len(said) - SAID_MAX
+    return tuple(said if more <= 0 else [*said[:SAID_MAX], f"and {more} more like these"])
+
+
+def _seats(seen: SimulationSummary) -> list[str]:
+    seats, p99 = seen.scenario.seats, seen.late.at_most(0.99)
+    if seen.mean_seats >= TIGHT * seats:
+        share = f"{min(1.0, seen.mean_seats / seats):.0%}"
+        taken = f"{share} of the {counted(seats, 'seat')} is taken on average"
+        return [f"{taken}: runs wait; try --seats {seats},{2 * seats}"]
+    if p99 >= LATE_MS and seen.peak_seats >= seats:
+        late = f"1 run in 100 began {format_ms(p99)} late or more"
+        return [f"all of {counted(seats, 'seat')} were taken at times, and {late}: try --seats {seats},{2 * seats}"]
+    return []
+
+
+def _jobs(seen: SimulationSummary) -> list[str]:
+    said = []
+    for row in seen.rows:
+        job, schedule = row.job, row.job.schedule
+        overlaps = row.skips.get("overlap", 0)
+        if overlaps:
+            said.append(f"job {job.id} overlaps itself {counted(overlaps, 'time')}: {_cause(row)}")
+        if late := row.skips.get("late", 0):
+            missed = counted(late, "due time")
+            said.append(f"job {job.id} misses {missed} that came too late to be fired (misfire: {job.misfire})")
+        if full := row.skips.get("full", 0):
+            said.append(f"job {job.id} loses {counted(full, 'due time')} to a full ready line: add seats")
+        if row.dead:
+            times = counted(row.dead, "time")
+            said.append(f"job {job.id} ends dead {times}: more attempts (retry), or mend what fails")
+        if not row.fired and not row.skipped and job.enabled and schedule is not None:
+            said.append(f"job {job.id} is never due in this time")
+    return said
+
+
+def _cause(row: JobResults) -> str:
+    schedule = row.job.schedule
+    mean_ms = row.busy_us // 1_000 // max(1, row.attempts)
+    if isinstance(schedule, Interval) and mean_ms >= schedule.every_ms:
+        return (
+            f"its runs take {format_ms(mean_ms)} and it is due every {format_ms(schedule.every_ms)}; "
+            "make the interval longer or the runs shorter, or say overlap: allow"
+        )
+    if row.late.max >= mean_ms:
+        return "its runs wait for a seat until the next one is due; add seats"
+    return (
+        "some of its runs, or their retries, last until the next one is due; say overlap: queue, or give it a timeout"
+    )
+
+
+def _herd(seen: SimulationSummary) -> list[str]:
+    total = sum(minute.fired for minute in seen.minutes)
+    peak = max(seen.minutes, key=lambda minute: minute.fired)
+    mean = total / len(seen.minutes)
+    if peak.fired < max(HERD_MIN, HERD * mean):
+        return []
+    herd = f"{peak.fired} firings fall into the minute {format_moment(peak.at_ms)}"
+    return [
+        f"{herd}, {peak.fired / mean:.0f} times the usual: write H instead of 0 in cron lines, or leave `spread` on"
+    ]

@@ -6,7 +6,7 @@ import asyncio
 
 from pollux.app.operations.context import OperationGroup
 from pollux.app.reload import ConfigDraft, Reloader, ReloadResult, RunningConfig
-from pollux.config.effective import EffectiveOption
+from pollux.config.descriptions import EffectiveOption
 from pollux.config.file_history import SavedText
 from pollux.config.load import file_source
 from pollux.errors import InvalidInput

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pollux.app.health import HealthWatch
     from pollux.app.reload import Reloader
     from pollux.app.settings_watcher import SettingsWatcher
-    from pollux.config.effective import EffectiveOption
+    from pollux.config.descriptions import EffectiveOption
     from pollux.runtime.node import NodeRuntime
 
 

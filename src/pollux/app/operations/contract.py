@@ -22,7 +22,7 @@ from pollux.app.operations.tokens import OVERLAP, MadeToken, Token, TokenRecord
 from pollux.app.operations.versions import VersionFigures, VersionRemainder
 from pollux.app.operations.workers import TriggerResult
 from pollux.app.reload import ReloadResult, RunningConfig
-from pollux.config.effective import EffectiveOption
+from pollux.config.descriptions import EffectiveOption
 from pollux.config.file_history import SavedText
 from pollux.errors import PolluxError, Unreadable
 from pollux.model import Drained, Job, Node, Note, Run, Version

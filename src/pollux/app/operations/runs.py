@@ -42,7 +42,7 @@ from pollux.errors import (
 from pollux.ids import check_id, check_key, new_id, new_ids
 from pollux.model import Cause, Job, Overlap, Run, run_of
 from pollux.model.params import priority_of
-from pollux.observe.trace_ids import link_runs
+from pollux.observe.traces import link_runs
 from pollux.registry import Registry, job_id_of
 from pollux.secrets import payload_and_json
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Joins, RunAnswer, RunFilter, RunPage, RunsAlike

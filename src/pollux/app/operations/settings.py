@@ -11,9 +11,8 @@ from typing import Any
 from msgspec import Struct
 
 from pollux.app.operations.context import OperationGroup
-from pollux.config.descriptions import SETTINGS
-from pollux.config.effective import plain, shown
-from pollux.config.live_settings import LiveSetting, live_option, live_value, read_live, setting_key
+from pollux.config.descriptions import SETTINGS, plain, shown
+from pollux.config.settings import LiveSetting, live_option, live_value, read_live, setting_key
 from pollux.model import SETTING, NotePut
 from pollux.store.contract import Answer, Audit, Store
 from pollux.store.decoding import ILLEGIBLE, as_far

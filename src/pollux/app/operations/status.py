@@ -19,8 +19,7 @@ from pollux.app.operations.runs import FORGOTTEN, RunOperations
 from pollux.app.start_notes import app_words, named_start
 from pollux.errors import NotFound, Unreadable
 from pollux.model import LIVE, SCHEDULED, Job, Node, Note, Run, RunState, by_term, leader_of
-from pollux.observe.health import Health
-from pollux.observe.health_json import health_document
+from pollux.observe.health import Health, health_document
 from pollux.outcome import Freshness, RecentResult, freshness, marks, within_ms
 from pollux.plan import Why, beside_unreadable, why_job, why_run, why_unreadable, why_unreadable_run, why_unwritten
 from pollux.plan.why import failing_words

@@ -144,7 +144,7 @@ def _check_payload(job: Job, payload: Mapping[str, Any], options: HttpOptions) -
 
 def _recipe(job: Job, payload: Mapping[str, Any] | None) -> str:
     """Return the digest of the stored params, in which secrets are references."""
-    from pollux.handlers.http.fingerprint import recipe_of
+    from pollux.handlers.http.response import recipe_of
 
     params = {**job.params, **(payload or {})}
     question = {name: params[name] for name in _QUESTION if name in params}

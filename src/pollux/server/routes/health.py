@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from pollux.observe.health import Health
-from pollux.observe.health_json import health_document, workers_document
+from pollux.observe.health import Health, health_document, workers_document
 from pollux.observe.metrics import content_type, exposition, wants_openmetrics
 from pollux.secrets import HIDDEN
 from pollux.server.problems import LINE_END

@@ -12,7 +12,7 @@ from pollux.app.operations.settings import Setting
 from pollux.app.operations.status import nodes_now
 from pollux.app.operations.workers import TriggerResult
 from pollux.app.reload import ReloadResult
-from pollux.config.live_settings import LIVE_PATHS, is_overruled
+from pollux.config.settings import LIVE_PATHS, is_overruled
 from pollux.errors import InvalidInput, NotFound, read_at
 from pollux.model import Job
 from pollux.server.roles import Role

@@ -1,15 +1,26 @@
-"""Body reader: never holds more than was allowed, packed or unpacked, whatever the server announces.
+"""Response reading: a body within limits, and the fingerprint by which changes are detected.
 
-Unpacking is done piece by piece with a limit on the output, so that a small bomb stays small.  One layer of gzip or
-deflate: the request accepts nothing else.
+The reader never holds more than was allowed, packed or unpacked, whatever the server announces.  Unpacking is done
+piece by piece with a limit on the output, so that a small bomb stays small.  One layer of gzip or deflate: the request
+accepts nothing else.
+
+A fingerprint is short, printable, and kept with the job:
+
+    <recipe><digest>[ E<etag> | M<last modified>]
+
+The digest is of what is compared; the recipe is of the request, so that a changed request never finds "unchanged"; the
+validator lets the next run, on whatever node, send a conditional request.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import Protocol
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import NamedTuple, Protocol
 
 from pollux.handlers.http.errors import BadEncoding, Interrupted, TooBig
+from pollux.registry import FINGERPRINT_CHARS_MAX
 from pollux.units import format_size
 
 RATIO_MAX = 100
@@ -93,3 +104,47 @@ class Unpacker:
             raise BadEncoding(f"{self._target} sent a body packed more than {RATIO_MAX} to 1")
         if unpacked:
             self._pieces.append(unpacked)
+
+
+RECIPE_CHARS = 8
+DIGEST_CHARS = 24
+
+
+class Fingerprint(NamedTuple):
+    recipe: str
+    digest: str
+    validator: str = ""  # E... or M...
+
+    @property
+    def text(self) -> str:
+        return f"{self.recipe}{self.digest} {self.validator}" if self.validator else self.recipe + self.digest
+
+    def header(self) -> tuple[str, str]:
+        """Return the header of a conditional request."""
+        name = "If-None-Match" if self.validator[0] == "E" else "If-Modified-Since"
+        return name, self.validator[1:]
+
+
+def parse_fingerprint(text: str) -> Fingerprint | None:
+    """Parse a stored fingerprint; None if this handler did not write it."""
+    seen, _, validator = text.partition(" ")
+    if len(seen) != RECIPE_CHARS + DIGEST_CHARS or (validator and validator[0] not in "EM"):
+        return None
+    return Fingerprint(seen[:RECIPE_CHARS], seen[RECIPE_CHARS:], validator)
+
+
+def digest_of(*parts: bytes) -> str:
+    return blake2b(b"\0".join(parts), digest_size=DIGEST_CHARS // 2).hexdigest()
+
+
+def recipe_of(*parts: bytes) -> str:
+    return blake2b(b"\0".join(parts), digest_size=RECIPE_CHARS // 2).hexdigest()
+
+
+def validator_of(headers: Mapping[str, str]) -> str:
+    """Return ETag, else Last-Modified, if it is of a kind that can be kept and sent back."""
+    room = FINGERPRINT_CHARS_MAX - RECIPE_CHARS - DIGEST_CHARS - 2
+    for kind, value in (("E", headers.get("ETag")), ("M", headers.get("Last-Modified"))):
+        if value and len(value) <= room and value.isascii() and value.isprintable():
+            return kind + value
+    return ""
