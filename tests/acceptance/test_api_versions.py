@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from pollux import Pollux
-from pollux.app.operations.versions import VersionFigures
+from pollux.app.operations.storage import VersionFigures
 from pollux.model import Cause, Job, Run, RunState, run_of
 from pollux.server.roles import Role
 from pollux.store.contract import JobPut

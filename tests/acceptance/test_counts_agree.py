@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from pollux import Permanent, Pollux
-from pollux.app.operations.listing import STATES
+from pollux.app.operations.status import STATES
 from pollux.cli.runs import STATES as RUN_STATES
 from pollux.model import SCHEDULED, Interval, RunState
 from tests.acceptance.terminal import PATIENCE_SECONDS, SameProcess

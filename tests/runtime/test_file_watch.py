@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from pollux.app import file_watch
-from pollux.app.file_watch import FileWatch, names_on_the_way
+from pollux.app import watchers
+from pollux.app.watchers import FileWatch, names_on_the_way
 
 PATIENCE_S = 60.0
 
@@ -28,7 +28,7 @@ class Told:
 @pytest.fixture
 def no_looking(monkeypatch):
     """Only what the system tells counts."""
-    monkeypatch.setattr(file_watch, "LOOK_MS", 3_600_000)
+    monkeypatch.setattr(watchers, "LOOK_MS", 3_600_000)
 
 
 async def watched(path, told):
@@ -45,7 +45,7 @@ async def watched(path, told):
             continue
     await asyncio.sleep(1.2)  # the look that follows the beginning is over
     async with asyncio.timeout(PATIENCE_S):
-        while watch._seen != file_watch.signature(str(path)):  # noqa: ASYNC110  the last change may not be told yet
+        while watch._seen != watchers.signature(str(path)):  # noqa: ASYNC110  the last change may not be told yet
             await asyncio.sleep(0.01)
     told._event.clear()
     return watch
@@ -125,7 +125,7 @@ async def test_other_files_of_the_folder_are_nobodys_business(tmp_path, no_looki
 
 async def test_a_file_that_stays_away_is_told_of_once_and_again_when_it_is_back(tmp_path, monkeypatch):
     """Whoever reads it says that it is gone; one that is away for a moment only is being replaced."""
-    monkeypatch.setattr(file_watch, "STEADY_S", 0.01)
+    monkeypatch.setattr(watchers, "STEADY_S", 0.01)
     path = tmp_path / "p.yaml"
     path.write_text("there")
     told = Told()
@@ -141,9 +141,9 @@ async def test_a_file_that_stays_away_is_told_of_once_and_again_when_it_is_back(
 
 async def test_without_any_word_of_the_system_it_is_looked_at_now_and_then(tmp_path, monkeypatch):
     """A network drive tells nobody."""
-    monkeypatch.setattr(file_watch, "LOOK_MS", 200)
+    monkeypatch.setattr(watchers, "LOOK_MS", 200)
     monkeypatch.setattr(
-        file_watch, "names_on_the_way", lambda _: {str(tmp_path / "other" / "x"): str(tmp_path / "other")}
+        watchers, "names_on_the_way", lambda _: {str(tmp_path / "other" / "x"): str(tmp_path / "other")}
     )
     (tmp_path / "other").mkdir()
     told = Told()

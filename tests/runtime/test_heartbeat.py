@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from pollux import Pollux
-from pollux.app.side_services import (
+from pollux.app.process import (
     HealthPing,
     HealthPingFailed,
     SideServices,

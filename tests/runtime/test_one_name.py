@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from pollux import Pollux, every
+from pollux.app.declarations import HAD_MAX
 from pollux.app.process import has_started
-from pollux.app.source_history import HAD_MAX
 from pollux.errors import Conflict
 from pollux.events import CodeDiffers, JobsDiffer, ReloadRefused
 from pollux.model import SETTLED_MS, SOURCE, Node, NotePut, RunState, declares

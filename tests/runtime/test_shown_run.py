@@ -40,7 +40,7 @@ async def test_why_and_every_table_tell_of_the_run_that_runs_and_not_of_those_fo
         await asyncio.sleep(600)
 
     monkeypatch.setattr(board, "LIVE_PAGE", page)
-    monkeypatch.setattr("pollux.app.operations.listing.RUNS_A_CALL", page)
+    monkeypatch.setattr("pollux.app.operations.status.RUNS_A_CALL", page)
     async with story(app, at="2026-03-01T08:00Z", seats=WAITING) as tale:
         tale.fail(work, Transient("no answer"), times=WAITING)
         for _ in range(WAITING):

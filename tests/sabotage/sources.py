@@ -72,13 +72,13 @@ ONE_NAME = (
     sabotage(
         "replaced",
         "what was replaced takes its place back by a restart",
-        Patch("app/source_history.py", "_without(had if replaces is None else (), mark)", "_without(had, mark)"),
+        Patch("app/declarations.py", "_without(had if replaces is None else (), mark)", "_without(had, mark)"),
         tests=(NAME + "test_what_was_replaced_does_not_come_back_unasked[sqlite]",),
     ),
     sabotage(
         "race",
         "of two files that start at once on an empty store one deletes the other's jobs",
-        Patch("app/source_history.py", "    if there.had != had:\n        return False\n", ""),
+        Patch("app/declarations.py", "    if there.had != had:\n        return False\n", ""),
         tests=(NAME + "test_of_two_files_that_start_at_once_the_second_one_is_refused",),
     ),
     sabotage(

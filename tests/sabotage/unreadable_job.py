@@ -30,7 +30,7 @@ UNREADABLE_JOB = (
         "pause",
         "one pause that cannot be read hides all jobs",
         Patch(
-            "app/operations/pauses.py",
+            "app/operations/control.py",
             "(await stops_as_far(self._store.notes(STOP)))[0]",
             "await self._store.notes(STOP)",
         ),
@@ -87,11 +87,7 @@ UNREADABLE_JOB = (
     sabotage(
         "found",
         LOCKED_OUT,
-        Patch(
-            "app/operations/jobs.py",
-            "await as_far(self._store.get_jobs([name]))",
-            "await self._store.get_jobs([name]), ()",
-        ),
+        Patch("app/operations/jobs.py", "await as_far(store.get_jobs([name]))", "await store.get_jobs([name]), ()"),
         tests=(JOB + "test_it_is_paused_resumed_and_cancelled_by_its_id[sqlite]",),
     ),
     sabotage(

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from pollux import Pollux
-from pollux.app.operations.run_answers import RunAccepted
+from pollux.app.operations.runs import RunAccepted
 from pollux.cli import enqueue
 from pollux.cli.enqueue import NodeUnanswered, accepted_by
 from pollux.client.rpc_codec import Hello

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from pollux import Pollux
-from pollux.app.operations import versions
-from pollux.app.operations.versions import Percentiles, spread
+from pollux.app.operations import storage
+from pollux.app.operations.storage import Percentiles, spread
 from pollux.clock import FakeClock
 from pollux.errors import InvalidInput, NotFound
 from pollux.model import Run, RunState
@@ -129,8 +129,8 @@ async def test_what_the_leaders_counted_is_told_where_the_history_has_less(app):
 
 
 async def test_of_too_many_runs_the_newest_are_looked_at(app, monkeypatch):
-    monkeypatch.setattr(versions, "PAGE_MAX", 4)
-    monkeypatch.setattr(versions, "COMPARED_MAX", 10)
+    monkeypatch.setattr(storage, "PAGE_MAX", 4)
+    monkeypatch.setattr(storage, "COMPARED_MAX", 10)
     runs = [a_run(f"r{n:02}", took=n) for n in range(1, 21)]
 
     [one] = await compared(app, runs)

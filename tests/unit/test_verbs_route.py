@@ -8,7 +8,7 @@ import pytest
 
 from pollux import Pollux, errors
 from pollux.app.health import HealthWatch
-from pollux.app.operations.contract import GROUPS
+from pollux.app.operations.contract import GROUPS, verbs_of
 from pollux.client import Remote, address_of
 from pollux.client.rpc_codec import LOOKS, PATH, VERSION_HEADER, raised, told, verb_of
 from pollux.errors import (
@@ -80,7 +80,7 @@ async def asking(app):
 
 
 def test_every_verb_can_be_asked_from_afar_or_has_a_reason_why_not():
-    named = [name for group in GROUPS.values() for name in vars(group) if not name.startswith("_")]
+    named = [name for group in GROUPS.values() for name in verbs_of(group)]
     verbs = set(named)
     assert len(named) == len(verbs), "a name belongs to one group: a request names the verb alone"
     assert verbs - AT_HOME.keys() == ROLES.keys(), "a new verb gets a role in server/routes/rpc.py, or a reason here"

@@ -2,33 +2,39 @@
 
 Several processes may reconcile at the same time, with different code.  What the store refuses because a newer release
 came first is left alone; what another process has changed since the read is read again later.
+
+A note for each source and version keeps the marks of the sets of jobs that the source had, the latest last.  A text
+whose set is among them may remove most jobs; the latest one is in force and may start beside any living node.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
 
 from pollux.app.operations.audit import OnceLine
-from pollux.app.process import program_words
-from pollux.app.source_history import NONE, SourceHistory, latest_sets, note_set, read_histories
-from pollux.app.start_notes import note_start
+from pollux.app.process import note_start, program_words
 from pollux.clock import Clock
 from pollux.errors import Conflict, InvalidInput, Unreadable
 from pollux.events import CodeDiffers, Events, JobsDeclared, JobsDiffer, JobsElsewhere, JobUnreadable, ReleaseIsOld
 from pollux.job_builder import job_of
 from pollux.model import (
     SETTLED_MS,
+    SOURCE,
     DeclarationConflict,
     Declares,
     HandlerConflict,
     Isolate,
     Job,
+    LatestDeclaration,
     Node,
+    Note,
+    NotePut,
     Schedule,
     declaration_conflicts,
     declares,
@@ -43,6 +49,75 @@ from pollux.store.decoding import as_far
 
 if TYPE_CHECKING:
     from pollux.app.reload import Reloader
+
+HAD_MAX = 20
+
+
+class SourceHistory(Struct, frozen=True):
+    """The marks that are noted for a source, and the revision of the note; 0: there is none."""
+
+    had: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()  # that may not come back unasked; a living node that has one of them is behind
+    revision: int = 0
+    at_ms: int = 0  # since when the latest one is; 0: an older release noted it
+
+
+NONE = SourceHistory()
+
+
+async def read_histories(store: Store) -> dict[str, SourceHistory]:
+    """By source, as far as they can be read."""
+    prefix = _key(store, "")
+    notes, _ = await as_far(store.notes(prefix))
+    return {
+        note.key.removeprefix(prefix): SourceHistory(
+            _marks(note, "had"), _marks(note, "replaced"), note.revision, _at_ms(note)
+        )
+        for note in notes
+    }
+
+
+async def latest_sets(store: Store) -> dict[str, LatestDeclaration]:
+    """The set of jobs that holds, by source."""
+    histories = await read_histories(store)
+    return {source: LatestDeclaration(each.had[-1], each.at_ms) for source, each in histories.items() if each.had}
+
+
+async def note_set(
+    store: Store, source: str, mark: str, *, had: tuple[str, ...], replaces: Collection[str] | None
+) -> bool:
+    """Note that this set is the latest; false if another one was noted since `had` was read.
+
+    `replaces`: it stands in the place of all that the source had, and of these; None: of the latest only.
+    """
+    there = (await read_histories(store)).get(source, NONE)
+    if there.had != had:
+        return False
+    gone = there.replaced if replaces is None else (*there.replaced, *had, *replaces)
+    marks = (*_without(had if replaces is None else (), mark), mark)[-HAD_MAX:]
+    replaced = _without(tuple(dict.fromkeys(gone)), mark)[-HAD_MAX:]
+    if (marks, replaced) == (had, there.replaced):
+        return True
+    value = {"had": list(marks), "replaced": list(replaced), "at_ms": await store.now()}
+    return await store.put_notes([NotePut(_key(store, source), value, revision=there.revision)]) == [Answer.OK]
+
+
+def _without(marks: tuple[str, ...], mark: str) -> tuple[str, ...]:
+    return tuple(each for each in marks if each != mark)
+
+
+def _key(store: Store, source: str) -> str:
+    return f"{SOURCE}{store.scheduler_version}:{source}"
+
+
+def _marks(note: Note, name: str) -> tuple[str, ...]:
+    marks = note.value.get(name) if isinstance(note.value, Mapping) else None
+    return tuple(map(str, marks)) if isinstance(marks, list) else ()
+
+
+def _at_ms(note: Note) -> int:
+    at_ms = note.value.get("at_ms") if isinstance(note.value, Mapping) else None
+    return at_ms if isinstance(at_ms, int) else 0
 
 
 NOTED_MAX = 5  # times that a source is compared anew because others change it at the same moment

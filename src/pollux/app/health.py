@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from pollux.app.source_history import latest_sets
-from pollux.app.start_notes import starts_of
+from pollux.app.declarations import latest_sets
+from pollux.app.process import starts_of
 from pollux.errors import PolluxError
 from pollux.model import (
     ASIDE,

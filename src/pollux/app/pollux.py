@@ -18,23 +18,23 @@ from msgspec.structs import replace as replaced
 from pollux.app.blocking import Blocking
 from pollux.app.declarations import Declared, NewestReleases, PendingDeclaration
 from pollux.app.health import HealthWatch
-from pollux.app.node_options import NodeOptions, options_of
 from pollux.app.operations import OperationContext, Operations
 from pollux.app.operations.context import default_actor
-from pollux.app.process import is_looped, run_alone
+from pollux.app.process import SideServices, is_looped, run_alone
 from pollux.app.reload import Reloader
 from pollux.app.running_config import ReloadableApp
-from pollux.app.settings_watcher import SettingsWatcher
 from pollux.app.setup import (
+    NodeOptions,
     as_configured,
     check_isolation,
     load_app,
     missing_secrets,
+    options_of,
     options_over,
     register_python,
     set_up,
 )
-from pollux.app.side_services import SideServices
+from pollux.app.watchers import SettingsWatcher
 from pollux.clock import Clock, SystemClock
 from pollux.config import Config
 from pollux.errors import InvalidConfig, PolluxError

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ import msgspec
 from msgspec import Struct
 
 from pollux.app.declarations import PendingDeclaration, refuse
-from pollux.app.file_watch import steady_bytes
 from pollux.app.operations.audit import OnceLine
 from pollux.app.setup import missing_secrets, register_python
 from pollux.config.descriptions import EffectiveOption, shown, told
@@ -44,6 +43,8 @@ FILE_NOTE = f"{SETTING}file:"  # and its source: which text of it holds; a node 
 BY_FILE, BY_SIGNAL = "file watch", "signal HUP"
 TEXT = "text"  # what a text is called that has no name: the field in which it was sent
 SHOWN_MAX = 10
+STEADY_S = 0.1  # a file that is being written is left alone until it has not changed for this long
+STEADY_LOOKS_MAX = 50
 # Besides the live ones: these hold as soon as the jobs that they are about are written.
 _BY_JOBS = frozenset({"release", "job_timeout"})
 
@@ -405,6 +406,27 @@ class Reloader:
         self.app.events.emit(ConfigReloaded(reloaded.path, by, reloaded.words()))
         if reloaded.lines and not audit.is_written:
             await self.app.backend.log([audit.line])
+
+
+def signature(path: str) -> tuple[int, int, int, int] | None:
+    """What changes whenever the file does; None while it is not there."""
+    try:
+        seen = Path(path).stat()
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size
+
+
+async def steady_bytes(path: str, read: Callable[[str], bytes | None]) -> bytes | None:
+    """What `read` gets of the file once nothing has written to it for `STEADY_S`: an editor may empty it first."""
+    raw = None
+    for _ in range(STEADY_LOOKS_MAX):
+        before = signature(path)
+        raw = await asyncio.to_thread(read, path)
+        await asyncio.sleep(STEADY_S)
+        if signature(path) == before:
+            break
+    return raw
 
 
 def digest_in(value: object) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pollux.app.declarations import Declared
     from pollux.app.reload import Reloader
-    from pollux.app.settings_watcher import SettingsWatcher
+    from pollux.app.watchers import SettingsWatcher
     from pollux.clock import Clock
     from pollux.events import Events
     from pollux.handlers import BuiltIn

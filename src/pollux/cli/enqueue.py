@@ -32,7 +32,7 @@ from pollux.units import duration_ms
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol
-    from pollux.app.operations.run_answers import RunAccepted
+    from pollux.app.operations.runs import RunAccepted
     from pollux.client.rpc_codec import Hello
 
 

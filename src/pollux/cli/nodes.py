@@ -78,7 +78,7 @@ async def _who_is_there(target: Target) -> tuple[list[Node], list[Drained], bool
 def _how(url: str) -> str:
     """What starts a node of this store, as far as the store tells."""
     from pollux.app import Pollux
-    from pollux.app.start_notes import starts_of
+    from pollux.app.process import starts_of
     from pollux.client import is_address
 
     async def question(target: Target) -> tuple[StartCommand, ...]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from pollux.app.operations.contract import GROUPS, OperationsProtocol
 from pollux.client.address import NodeAddress
 from pollux.client.rpc_codec import LOOKS, PATH, Hello, verb_of
 from pollux.errors import StoreRefused
 from pollux.store.contract import DumpPage
 
 if TYPE_CHECKING:
-    from pollux.app.operations import contract
     from pollux.client.http import HttpConnection
 
 LOAD_BYTES = 500_000  # of records in one request
@@ -31,19 +32,15 @@ class Remote:
         from pollux.client.http import HttpConnection  # here: a server knows the verbs, and calls nobody
 
         self._line = HttpConnection(address, token, tell)
-        self.operations = RemoteOperations(self._line)
+        self.operations = remote_operations(self._line)
+        self.hello: Hello | None = None  # the answer to `open`
 
     async def open(self, *, sealed: bool = False) -> None:
         """Read the node's hello.  Raises `StoreError` if no node of ours answers; `sealed` as with an app."""
         body = await self._line.ask("GET", PATH, b"", again=True)
-        hello = self.operations.hello = self._line.read(lambda: msgspec.json.decode(body, type=Hello))
+        hello = self.hello = self._line.read(lambda: msgspec.json.decode(body, type=Hello))
         if hello.sealed and not sealed:
             raise StoreRefused(hello.sealed)
-
-    @property
-    def hello(self) -> Hello | None:
-        """The answer to `open`."""
-        return self.operations.hello
 
     @property
     def store_url(self) -> str:
@@ -57,25 +54,10 @@ class Remote:
         await self._line.close()
 
 
-class RemoteOperations:
-    """The operations of that node, by subject as in `OperationsContract`."""
-
-    def __init__(self, connection: HttpConnection) -> None:
-        self.hello: Hello | None = None
-        group: Any = RemoteGroup(connection)
-        self.jobs: contract.JobProtocol = group
-        self.runs: contract.RunProtocol = group
-        self.dead_letters: contract.DeadLetterProtocol = group
-        self.pauses: contract.PauseProtocol = group
-        self.listing: contract.ListingProtocol = group
-        self.status: contract.StatusProtocol = group
-        self.audit: contract.AuditProtocol = group
-        self.settings: contract.SettingProtocol = group
-        self.tokens: contract.TokenProtocol = group
-        self.versions: contract.VersionProtocol = group
-        self.workers: contract.WorkerProtocol = group
-        self.config_file: contract.ConfigFileProtocol = group
-        self.storage: contract.StorageProtocol = RemoteStorage(connection)
+def remote_operations(connection: HttpConnection) -> OperationsProtocol:
+    """The operations of that node: each group asks for a verb by its name."""
+    groups = dict.fromkeys(GROUPS, RemoteGroup(connection)) | {"storage": RemoteStorage(connection)}
+    return cast("OperationsProtocol", SimpleNamespace(**groups))
 
 
 class RemoteGroup:

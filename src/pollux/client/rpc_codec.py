@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from pollux import errors
-from pollux.app.operations.contract import GROUPS
+from pollux.app.operations.contract import GROUPS, verbs_of
 from pollux.errors import Conflict, Illegible, InvalidConfig, InvalidInput, NotFound, PolluxError, StoreMoved, read_at
 from pollux.model import Job
 from pollux.secrets import HIDDEN, check_payload, hide, looks_secret
@@ -108,10 +108,10 @@ class RpcVerb(NamedTuple):
 @cache
 def verb_of(name: str) -> RpcVerb:
     """The verb of this name; `NotFound` if there is none that can be asked."""
-    group = next((group for group, verbs in GROUPS.items() if name in vars(verbs)), "")
-    if name.startswith("_") or not group:
+    found = [(group, verbs[name]) for group, kind in GROUPS.items() if name in (verbs := verbs_of(kind))]
+    if not found:
         raise NotFound("verb", name)
-    method = vars(GROUPS[group])[name]
+    [(group, method)] = found
     hints = get_type_hints(method)
     is_paged = get_origin(hints["return"]) is AsyncIterator
     names = tuple(each for each in inspect.signature(method).parameters if each not in _INSIDE)

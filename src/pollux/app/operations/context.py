@@ -17,7 +17,7 @@ from pollux.store.contract import Store
 if TYPE_CHECKING:
     from pollux.app.health import HealthWatch
     from pollux.app.reload import Reloader
-    from pollux.app.settings_watcher import SettingsWatcher
+    from pollux.app.watchers import SettingsWatcher
     from pollux.config.descriptions import EffectiveOption
     from pollux.runtime.node import NodeRuntime
 

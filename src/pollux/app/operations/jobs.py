@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from pollux.app.operations.audit import as_words, change_words
 from pollux.app.operations.context import OperationGroup
-from pollux.app.operations.run_answers import say_unknown_handlers
-from pollux.app.start_notes import app_words, note_start
+from pollux.app.process import app_words, note_start
 from pollux.errors import (
     Conflict,
     Illegible,
@@ -24,16 +23,18 @@ from pollux.errors import (
     NotFound,
     PolluxError,
     Unreadable,
+    did_you_mean,
     problems_of,
 )
 from pollux.job_builder import check_job
 from pollux.model import API_SOURCE, Job, check_version
+from pollux.observe.logs import say_handler_unknown
 from pollux.plan import forsaken, is_backed
-from pollux.registry import job_id_of
+from pollux.registry import Registry, job_id_of
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobFilter, JobPage, JobPut, RunAnswer, Store
 from pollux.store.decoding import as_far
 
-__all__ = ["JobOperations", "PutResult", "cure_of", "forsaken", "place_of", "refuse_backed"]
+__all__ = ["JobLookup", "JobOperations", "PutResult", "cure_of", "forsaken", "place_of", "refuse_backed"]
 NAMED_MAX = 5
 
 
@@ -50,17 +51,12 @@ class JobOperations(OperationGroup):
     """Find, put and delete jobs."""
 
     async def get_job(self, job: object) -> Job:
-        return await self.known_job(job, fresh=True)
+        """The job as it is now; `NotFound` if there is none."""
+        return await stored_job(self._store, job)
 
     async def find_job(self, job: object) -> Job | Unreadable:
         """The job as it is now, or why it cannot be read here; `NotFound` if there is none."""
-        name = job_id_of(job)
-        [found], unreadable = await as_far(self._store.get_jobs([name]))
-        if found is not None:
-            return found
-        if not unreadable:
-            raise NotFound("job", name, cure="`pollux jobs` lists them")
-        return unreadable[0]
+        return await find_job(self._store, job)
 
     async def jobs_by_id(self, ids: Sequence[str]) -> list[Job | None]:
         """These jobs as they are now, in order; None for one that is not there, or cannot be read.  At most a page."""
@@ -122,30 +118,34 @@ class JobOperations(OperationGroup):
         """The handlers registered in this process."""
         return self._registry.names()
 
-    # for the other groups
+    def _adopted(self, job: Job) -> Job:
+        try:
+            return self._registry.adopt(job)
+        except InvalidInput as error:
+            raise error.at(f"job {job.id!r}: params") from error
 
-    async def known_job(self, ref: object, *, fresh: bool = False) -> Job:
-        if isinstance(ref, Job) and not fresh:
+
+class JobLookup(OperationGroup):
+    """Jobs in the registry of this program or in the store; one that is declared here and not stored yet is added."""
+
+    async def known(self, ref: object) -> Job:
+        """As this program knows the job, else as the store does."""
+        if isinstance(ref, Job):
             return ref
-        if not fresh:
-            try:
-                return self._registry.job(ref)
-            except NotFound:
-                pass
-        found = await self.find_job(ref)
-        if isinstance(found, Unreadable):
-            raise Illegible("job", [found], [None])
-        return found
+        try:
+            return self._registry.job(ref)
+        except NotFound:
+            return await stored_job(self._store, ref)
 
-    async def job_to_run(self, ref: object) -> Job:
+    async def to_run(self, ref: object) -> Job:
         """The job as it is now; one that this program declares and that is not in the store yet is added."""
         declared = self._registry.unwritten(job_id_of(ref))
         try:
-            return await self.known_job(ref, fresh=True)
+            return await stored_job(self._store, ref)
         except NotFound:
             if declared is None or not await self._add_declared(declared):
                 raise
-        return await self.known_job(ref, fresh=True)
+        return await stored_job(self._store, ref)
 
     async def offered(self, job: Job, write: Callable[[], Awaitable[list[RunAnswer]]]) -> list[RunAnswer]:
         """What `write` answers, which enqueues runs of the job; where that is missing, it is added first."""
@@ -186,16 +186,27 @@ class JobOperations(OperationGroup):
         await note_start(self._store, [job.source], app_words(self._registry, job), revision=0)
         return True
 
-    def _adopted(self, job: Job) -> Job:
-        try:
-            return self._registry.adopt(job)
-        except InvalidInput as error:
-            raise error.at(f"job {job.id!r}: params") from error
-
 
 def _written(put: JobPut, answer: JobAnswer, store: Store) -> PutResult:
     job = replace(put.job, revision=answer.revision, scheduler_version=store.scheduler_version)
     return PutResult(job, answer.answer, answer.revision, answer.detail)
+
+
+async def find_job(store: Store, ref: object) -> Job | Unreadable:
+    """The job as it is now, or why it cannot be read here; `NotFound` if there is none."""
+    name = job_id_of(ref)
+    [found], unreadable = await as_far(store.get_jobs([name]))
+    if found is None and not unreadable:
+        raise NotFound("job", name, cure="`pollux jobs` lists them")
+    return unreadable[0] if found is None else found
+
+
+async def stored_job(store: Store, ref: object) -> Job:
+    """The job as it is now; `NotFound` if there is none, `Illegible` if it cannot be read here."""
+    found = await find_job(store, ref)
+    if isinstance(found, Unreadable):
+        raise Illegible("job", [found], [None])
+    return found
 
 
 async def refuse_backed(store: Store, ids: Sequence[str]) -> list[Job]:
@@ -231,3 +242,14 @@ def _words(backed: Sequence[Job]) -> str:
         return f"job {backed[0].id!r} is declared by {sources}, of which a node lives: deleted, it would come back"
     names = ", ".join(job.id for job in backed[:NAMED_MAX]) + (", ..." if len(backed) > NAMED_MAX else "")
     return f"{len(backed)} of these jobs ({names}) are declared by {sources}: deleted, they would come back"
+
+
+async def say_unknown_handlers(store: Store, registry: Registry, jobs: Sequence[Job]) -> None:
+    """Log a warning for each handler that neither this program nor a living node has; nothing is refused for it."""
+    first = {job.handler: job.id for job in reversed(jobs) if registry.get(job.handler) is None}
+    if not first:
+        return
+    known = {name for node in await store.nodes() for name in node.handlers}
+    for handler, job_id in first.items():
+        if handler not in known:
+            say_handler_unknown(job_id, handler, did_you_mean(handler, {*known, *registry.names()}).rstrip("?"))

@@ -7,7 +7,8 @@ a refused batch nothing more is written, and at most two batches are in memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import islice
 from random import Random
@@ -16,17 +17,9 @@ from typing import Any, TypeVar, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.app.operations.audit import as_words
+from pollux.app.operations.audit import as_words, filter_words
 from pollux.app.operations.context import OperationContext, OperationGroup
-from pollux.app.operations.jobs import JobOperations
-from pollux.app.operations.run_answers import (
-    RunAccepted,
-    named_if_unanswered,
-    overlapped,
-    refuse_unknown,
-    said,
-    there_already,
-)
+from pollux.app.operations.jobs import JobLookup, find_job
 from pollux.clock import Clock
 from pollux.errors import (
     Conflict,
@@ -35,19 +28,104 @@ from pollux.errors import (
     NotFound,
     PolluxError,
     StoreFull,
+    StoreTimeout,
     Unreadable,
+    did_you_mean,
     placed,
     read_at,
 )
 from pollux.ids import check_id, check_key, new_id, new_ids
-from pollux.model import Cause, Job, Overlap, Run, run_of
+from pollux.model import LIVE, Cause, Job, Overlap, Run, RunState, run_of
 from pollux.model.params import priority_of
+from pollux.observe.logs import say_kept
 from pollux.observe.traces import link_runs
 from pollux.registry import Registry, job_id_of
 from pollux.secrets import payload_and_json
-from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Joins, RunAnswer, RunFilter, RunPage, RunsAlike
+from pollux.store.contract import (
+    BATCH_MAX,
+    PAGE_MAX,
+    Answer,
+    Joins,
+    Pruning,
+    RunAnswer,
+    RunFilter,
+    RunPage,
+    RunsAlike,
+    Store,
+)
 from pollux.store.decoding import as_far
 from pollux.units import counted, duration_ms, moment_ms
+
+_PARTS = {"payload": "params", "key": "key", "priority": "priority"}  # of a run: what people call them
+
+_OPTIONS = ("params", "id", "key", "at", "delay", "priority", "connection")
+
+
+class RunAccepted(Struct, frozen=True):
+    """The answer to whoever asks for a run."""
+
+    run: Run  # as it is now
+    is_new: bool = True  # False: a run of this id was there already
+    kept: tuple[str, ...] = ()  # of that run: what it keeps although something else was asked for
+
+    def in_words(self, *, revive: str) -> str:
+        """What became of what was asked for; `revive` is how a dead run is let run again where it was asked."""
+        if self.is_new:
+            return "the run is accepted"
+        words = f"run {self.run.id} exists already and is {self.run.state.value}"
+        if self.kept:
+            words += f"; its {' and '.join(self.kept)} were kept, and what was sent now was dropped"
+        return f"{words}; to run it again: {revive}" if self.run.state is RunState.DEAD else words
+
+
+def refuse_unknown(names: Iterable[str]) -> None:
+    """Arguments of the function are easily given as arguments of `enqueue`."""
+    for name in names:
+        hint = did_you_mean(name, _OPTIONS)
+        cure = f'the arguments of the function are params: enqueue(job, {{"{name}": ...}})'
+        known = f"it takes {', '.join(_OPTIONS)}"
+        raise InvalidInput(f"enqueue() has no option {name!r}{hint}", cure=known if hint else cure)
+
+
+def said(accepted: RunAccepted) -> Run:
+    """The run, for a caller who gets nothing else: what it asked for and did not get is logged."""
+    if accepted.kept:
+        say_kept(accepted.run.id, accepted.in_words(revive=f"await app.revive([{accepted.run.id!r}])"))
+    return accepted.run
+
+
+@contextmanager
+def named_if_unanswered(run: Run) -> Iterator[None]:
+    """If no answer comes in time, whoever asked for the run is told by which id to look for it and to ask again."""
+    try:
+        yield
+    except StoreTimeout as error:
+        what = f"run {run.id} of job {run.job_id} may have been accepted"
+        cure = f"`pollux runs show {run.id}` tells, and the same id asks for the same run"
+        raise StoreTimeout(f"{what}: {error}; {cure}") from error
+
+
+def there_already(asked: Run, there: Run) -> RunAccepted:
+    """A run of that id is there; what of it differs from what was asked for?  It must be one of the same job."""
+    if there.job_id != asked.job_id:
+        raise Conflict(f"run {asked.id} is one of job {there.job_id!r}, not of {asked.job_id!r}", cure="use another id")
+    kept = [word for name, word in _PARTS.items() if (getattr(asked, name) or None) != (getattr(there, name) or None)]
+    return RunAccepted(there, is_new=False, kept=tuple(kept))
+
+
+async def overlapped(store: Store, job: Job, run_id: str, *, anyway: str) -> Conflict:
+    """The refusal of a run because another, `run_id`, was live; `anyway` is how a caller runs the job all the same.
+
+    The other may have ended since: its state is read after the refusal.  One that cannot be read counts as live.
+    """
+    [run], spoilt = await as_far(store.get_runs([run_id]))
+    state = "unreadable" if spoilt else "removed" if run is None else str(run.state)
+    found = {"run_id": run_id, "run_state": state}
+    if not spoilt and (run is None or run.state not in LIVE):
+        return Conflict(f"job {job.id!r} had a live run, {run_id}, which has just ended", found=found, cure="ask again")
+    cure = f"wait for it, cancel it, or run the job anyway: {anyway}"
+    return Conflict(f"job {job.id!r} has a live run, {run_id} ({state})", found=found, cure=cure)
+
 
 ANYWAY = "`anyway=True`"  # how Python asks for it; other interfaces have words of their own
 FORGOTTEN = "those that ended are forgotten after a while: `pollux config` has history.age (7d unless set otherwise)"
@@ -73,7 +151,7 @@ class RunOperations(OperationGroup):
 
     def __init__(self, context: OperationContext) -> None:
         super().__init__(context)
-        self._jobs = JobOperations(context)
+        self._jobs = JobLookup(context)
 
     async def enqueue(
         self,
@@ -101,7 +179,7 @@ class RunOperations(OperationGroup):
         refuse_unknown(unknown)
         if connection is None:
             return said(await self.accept(job, params, id=id, key=key, at=at, delay=delay, priority=priority))
-        known, joined = await self._jobs.known_job(job), self._joined()
+        known, joined = await self._jobs.known(job), self._joined()
         run = self._wanted(known, params, at, delay, priority, id=id, key=key, now_ms=await self._store.now())
         await self._jobs.ensure_written(known)
         [answer] = await joined.enqueue_in(connection, [run], ready_max=self._context.ready_max)
@@ -124,7 +202,7 @@ class RunOperations(OperationGroup):
         priority: int | str | None = None,
     ) -> RunAccepted:
         """As `enqueue`, and says whether the run is new, or was there already and kept what it had."""
-        known = await self._jobs.known_job(job)
+        known = await self._jobs.known(job)
         run = self._wanted(known, params, at, delay, priority, id=id, key=key, now_ms=await self._store.now())
         with named_if_unanswered(run):
             [answer] = await self._jobs.offered(
@@ -154,7 +232,7 @@ class RunOperations(OperationGroup):
         With a `connection` they are part of the caller's own transaction, as with `enqueue`.
         """
         joined = None if connection is None else self._joined()
-        known = await self._jobs.known_job(job)
+        known = await self._jobs.known(job)
         now_ms = await self._store.now()
         due_ms = self._due(at, delay, now_ms)
         rank = None if priority is None else priority_of(priority)
@@ -218,7 +296,7 @@ class RunOperations(OperationGroup):
 
         However many ask at once, one of them gets its run.  The same `id` again is the same run.
         """
-        known = await self._jobs.job_to_run(job)
+        known = await self._jobs.to_run(job)
         unless_live = known.overlap is not Overlap.ALLOW and not anyway
         payload = self._payload(known, params)
         now_ms = await self._store.now()
@@ -249,7 +327,7 @@ class RunOperations(OperationGroup):
         if run is not None or spoilt:
             answers = await self._store.cancel(run_ids=[name], reason=why, audit=audit)
         else:
-            await self._jobs.find_job(name)
+            await find_job(self._store, name)
             answers = await self._store.cancel(job_id=name, reason=why, audit=audit)
         self._look_at_requests()
         return answers
@@ -437,3 +515,65 @@ async def write_in_turn(batches: Iterator[T], write: Callable[[T], Coroutine[Any
         if writing is not None and not writing.done():  # we were cut off meanwhile
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
+
+
+REVIVE_PAGE = 500
+
+
+class DeadLetterOperations(OperationGroup):
+    """Revive and drop runs that are dead."""
+
+    async def revive(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> list[RunAnswer]:
+        """Let dead letters run again: these, those of a job, or (neither given) all."""
+        return await self._revive_each(self._dead(run_ids, job), self._chosen_by(run_ids, job))
+
+    async def drop(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> int:
+        """Forget dead letters for good: these, those of a job, or all."""
+        return await self._drop_each(self._dead(run_ids, job), self._chosen_by(run_ids, job))
+
+    async def revive_where(self, where: RunFilter) -> list[RunAnswer]:
+        """Let all dead letters run again that the filter means."""
+        return await self._revive_each(self._dead_where(where), filter_words(where))
+
+    async def drop_where(self, where: RunFilter) -> int:
+        """Forget all dead letters for good that the filter means."""
+        return await self._drop_each(self._dead_where(where), filter_words(where))
+
+    async def _dead(self, run_ids: Sequence[str] | None, job: object) -> AsyncIterator[list[str]]:
+        """Batches of ids of dead letters: those given, those of a job, or all."""
+        if run_ids is not None:
+            for start in range(0, len(run_ids), REVIVE_PAGE):
+                yield list(run_ids[start : start + REVIVE_PAGE])
+            return
+        async for ids in self._dead_where(_dead_of(job)):
+            yield ids
+
+    async def _dead_where(self, where: RunFilter) -> AsyncIterator[list[str]]:
+        after: str | None = None
+        while True:
+            page = await self._store.list_runs(where, after=after, limit=REVIVE_PAGE)
+            if page.runs:
+                yield [run.id for run in page.runs]
+            after = page.next
+            if after is None:
+                return
+
+    async def _revive_each(self, dead: AsyncIterator[list[str]], by: str) -> list[RunAnswer]:
+        answers: list[RunAnswer] = []
+        async for ids in dead:
+            answers += await self._store.revive(ids, audit=self._audit.runs_on_record("revive", "dead letters", by))
+        return answers
+
+    async def _drop_each(self, dead: AsyncIterator[list[str]], by: str) -> int:
+        dropped = 0
+        async for ids in dead:
+            named = Pruning(ids=tuple(ids), limit=len(ids))
+            dropped += await self._store.prune(named, audit=self._audit.drops_on_record(ids, by))
+        return dropped
+
+    def _chosen_by(self, run_ids: Sequence[str] | None, job: object) -> str:
+        return "" if run_ids is not None else filter_words(_dead_of(job))
+
+
+def _dead_of(job: object) -> RunFilter:
+    return RunFilter(states=(RunState.DEAD,), job_id=None if job is None else job_id_of(job))

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from pollux.app.operations.status import nodes_now
-from pollux.app.operations.versions import Percentiles, VersionFigures
+from pollux.app.operations.storage import Percentiles, VersionFigures
 from pollux.errors import read_at
 from pollux.model import VERSION_MAX, Node, NodeRole, leader_of, role_of
 from pollux.server.roles import Role

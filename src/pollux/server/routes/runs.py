@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from pollux.app.operations.run_answers import RunAccepted
-from pollux.app.operations.runs import RunRequest
+from pollux.app.operations.runs import RunAccepted, RunRequest
 from pollux.errors import PolluxError
 from pollux.model import Answer
 from pollux.server.authorization import check_asker

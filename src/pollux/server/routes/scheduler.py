@@ -8,9 +8,8 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from pollux.app.forecast import foretell, known_of
-from pollux.app.operations.settings import Setting
+from pollux.app.operations.control import Setting, TriggerResult
 from pollux.app.operations.status import nodes_now
-from pollux.app.operations.workers import TriggerResult
 from pollux.app.reload import ReloadResult
 from pollux.config.settings import LIVE_PATHS, is_overruled
 from pollux.errors import InvalidInput, NotFound, read_at
