@@ -18,7 +18,6 @@ from pollux.log_format import safe
 from pollux.observe.snapshot import (
     Counters,
     Deployment,
-    EndCounts,
     Histogram,
     JobSnapshot,
     LoopSnapshot,
@@ -71,72 +70,14 @@ def one(value: Callable[[Readings], float | None]) -> Read:
     return read
 
 
-def of_node(value: Callable[[NodeSnapshot], float | None]) -> Read:
-    return one(lambda readings: None if readings.snapshot.node is None else value(readings.snapshot.node))
-
-
-def of_store(value: Callable[[Deployment], float | None]) -> Read:
-    def read(readings: Readings) -> float | None:
-        seen = readings.snapshot.deployment
-        return None if seen is None else value(seen)
-
-    return one(read)
-
-
-def tallied(value: Callable[[Counters], float]) -> Read:
-    return one(lambda readings: None if readings.tally is None else value(readings.tally))
-
-
-def histogram(value: Callable[[Counters], Histogram]) -> Read:
-    def read(readings: Readings) -> Iterator[Sample]:
-        if readings.tally is not None:
-            yield (), value(readings.tally)
-
-    return read
-
-
 def each(rows: Callable[[Counters], Iterable[Sample]]) -> Read:
     return lambda readings: () if readings.tally is None else rows(readings.tally)
 
 
-def by_loop(value: Callable[[LoopSnapshot], float | None]) -> Read:
-    def read(readings: Readings) -> Iterator[Sample]:
-        node = readings.snapshot.node
-        for loop in () if node is None else node.loops:
-            found = value(loop)
-            if found is not None:
-                yield (loop.name,), found
-
-    return read
-
-
-def by_verb(value: Callable[[VerbCalls], float]) -> Read:
-    def read(readings: Readings) -> Iterator[Sample]:
-        for verb, calls in readings.calls.items():
-            if calls.calls:
-                yield (verb,), value(calls)
-
-    return read
-
-
-def by_job(value: Callable[[JobSnapshot, int], float | None]) -> Read:
-    def read(readings: Readings) -> Iterator[Sample]:
-        seen, now_ms = readings.snapshot.deployment, readings.snapshot.now_ms
-        for job in () if seen is None else seen.jobs:
-            found = value(job, now_ms)
-            if found is not None:
-                yield (safe(job.kind, KIND_CHARS_MAX), job.id), found
-
-    return read
-
-
-def priorities(counts: Callable[[Counters], Iterable[int]]) -> Read:
-    def rows(tally: Counters) -> Iterator[Sample]:
-        for priority, count in enumerate(counts(tally)):
-            if priority in PRIORITIES:
-                yield (PRIORITIES[priority],), count
-
-    return each(rows)
+def priorities(counts: Callable[[Counters], Iterable[int]]) -> Callable[[Counters], Iterator[Sample]]:
+    return lambda tally: (
+        ((PRIORITIES[priority],), count) for priority, count in enumerate(counts(tally)) if priority in PRIORITIES
+    )
 
 
 def lines(value: Callable[[int, int | None, int], float]) -> Read:
@@ -163,15 +104,14 @@ def ended(status: str) -> Callable[[Counters], float]:
     return lambda tally: sum(ends.by_status.get(status, 0) for ends in tally.by_source)
 
 
-def durations(
-    rows: Callable[[Counters], Iterable[EndCounts]], *, typed: bool
-) -> Callable[[Counters], Iterator[Sample]]:
-    def read(tally: Counters) -> Iterator[Sample]:
-        for ends in rows(tally):
-            labels = (ends.kind, ends.name) if typed else (ends.name,)
-            yield labels, Histogram(tally.bounds_ms, tuple(ends.buckets), ends.sum_ms)
+def job_durations(tally: Counters) -> Iterator[Sample]:
+    for ends in tally.by_job:
+        yield (ends.kind, ends.name), Histogram(tally.bounds_ms, tuple(ends.buckets), ends.sum_ms)
 
-    return read
+
+def source_durations(tally: Counters) -> Iterator[Sample]:
+    for ends in tally.by_source:
+        yield (ends.name,), Histogram(tally.bounds_ms, tuple(ends.buckets), ends.sum_ms)
 
 
 def polls(tally: Counters) -> Iterator[Sample]:
@@ -265,90 +205,107 @@ class Family(NamedTuple):
         return f"{prefix}_{self.name}"
 
 
+def node_gauge(name: str, text: str, value: Callable[[NodeSnapshot], float | None], scope: str = NODE) -> Family:
+    def read(readings: Readings) -> float | None:
+        node = readings.snapshot.node
+        return None if node is None else value(node)
+
+    return Family(name, GAUGE, scope, text, (), one(read))
+
+
+def leader_gauge(name: str, text: str, value: Callable[[NodeSnapshot], float | None]) -> Family:
+    return node_gauge(name, text, value, LEADER)
+
+
+def store_gauge(name: str, text: str, value: Callable[[Deployment], float | None]) -> Family:
+    def read(readings: Readings) -> float | None:
+        seen = readings.snapshot.deployment
+        return None if seen is None else value(seen)
+
+    return Family(name, GAUGE, STORE, text, (), one(read))
+
+
+def counters(name: str, text: str, labels: tuple[str, ...], rows: Callable[[Counters], Iterable[Sample]]) -> Family:
+    return Family(name, COUNTER, NODE, text, labels, each(rows))
+
+
+def counter(name: str, text: str, value: Callable[[Counters], float]) -> Family:
+    return counters(name, text, (), lambda tally: [((), value(tally))])
+
+
+def histograms(name: str, text: str, labels: tuple[str, ...], rows: Callable[[Counters], Iterable[Sample]]) -> Family:
+    return Family(name, HISTOGRAM, NODE, text, labels, each(rows))
+
+
+def histogram(name: str, text: str, value: Callable[[Counters], Histogram]) -> Family:
+    return histograms(name, text, (), lambda tally: [((), value(tally))])
+
+
+def of_loops(kind: str, name: str, text: str, value: Callable[[LoopSnapshot], float | None]) -> Family:
+    def read(readings: Readings) -> Iterator[Sample]:
+        node = readings.snapshot.node
+        for loop in () if node is None else node.loops:
+            found = value(loop)
+            if found is not None:
+                yield (loop.name,), found
+
+    return Family(name, kind, NODE, text, ("loop",), read)
+
+
+def of_verbs(kind: str, name: str, text: str, value: Callable[[VerbCalls], float]) -> Family:
+    def read(readings: Readings) -> Iterator[Sample]:
+        return (((verb,), value(calls)) for verb, calls in readings.calls.items() if calls.calls)
+
+    return Family(name, kind, NODE, text, ("verb",), read)
+
+
 _PAGE = ("instance_type", "instance")
+
+
+def of_jobs(name: str, text: str, value: Callable[[JobSnapshot, int], float | None]) -> Family:
+    def read(readings: Readings) -> Iterator[Sample]:
+        seen, now_ms = readings.snapshot.deployment, readings.snapshot.now_ms
+        for job in () if seen is None else seen.jobs:
+            found = value(job, now_ms)
+            if found is not None:
+                yield (safe(job.kind, KIND_CHARS_MAX), job.id), found
+
+    return Family(name, GAUGE, STORE, text, _PAGE, read)
+
 
 FAMILIES: tuple[Family, ...] = (
     # jobs
-    Family("scheduler_jobs", GAUGE, STORE, "jobs that there are", (), of_store(lambda s: s.counts.jobs)),
-    Family(
-        "scheduler_timers", GAUGE, LEADER, "due times in memory, of the next minute", (), of_node(lambda n: n.timers)
+    store_gauge("scheduler_jobs", "jobs that there are", lambda s: s.counts.jobs),
+    leader_gauge("scheduler_timers", "due times in memory, of the next minute", lambda n: n.timers),
+    counters(
+        "scheduler_jobs_scheduled_total", "firings written by this node", ("schedule_type", "priority"), scheduled
     ),
-    Family(
-        "scheduler_jobs_scheduled_total",
-        COUNTER,
-        NODE,
-        "firings written by this node",
-        ("schedule_type", "priority"),
-        each(scheduled),
-    ),
-    Family(
+    counters(
         "scheduler_jobs_executed_total",
-        COUNTER,
-        NODE,
         "attempts that ended here: done, failed (the next firing is the retry), retried, dead or cancelled",
         ("status", "source_id"),
-        each(executed),
+        executed,
     ),
-    Family(
-        "scheduler_job_duration_seconds",
-        HISTOGRAM,
-        NODE,
-        "how long attempts took",
-        ("source_id",),
-        each(durations(lambda t: t.by_source, typed=False)),
-    ),
-    Family(
-        "scheduler_jobs_currently_running",
-        GAUGE,
-        NODE,
-        "handlers at work in this process",
-        (),
-        of_node(lambda n: len(n.sitting)),
-    ),
-    Family("scheduler_retries_total", COUNTER, NODE, "attempts to be tried again", (), tallied(ended("retried"))),
-    Family("scheduler_runs_dead_total", COUNTER, NODE, "runs that became dead letters", (), tallied(ended("dead"))),
-    Family("scheduler_dead_letter_depth", GAUGE, STORE, "dead letters", (), of_store(lambda s: s.counts.dead)),
+    histograms("scheduler_job_duration_seconds", "how long attempts took", ("source_id",), source_durations),
+    node_gauge("scheduler_jobs_currently_running", "handlers at work in this process", lambda n: len(n.sitting)),
+    counter("scheduler_retries_total", "attempts to be tried again", ended("retried")),
+    counter("scheduler_runs_dead_total", "runs that became dead letters", ended("dead")),
+    store_gauge("scheduler_dead_letter_depth", "dead letters", lambda s: s.counts.dead),
     # due times
-    Family(
-        "scheduler_fire_lateness_seconds",
-        HISTOGRAM,
-        NODE,
-        "from when a run was due until it was written",
-        (),
-        histogram(lambda t: t.fire_late),
-    ),
-    Family(
+    histogram("scheduler_fire_lateness_seconds", "from when a run was due until it was written", lambda t: t.fire_late),
+    histogram(
         "scheduler_start_lateness_seconds",
-        HISTOGRAM,
-        NODE,
         "from when a run was due, or visible again, until its handler started",
-        (),
-        histogram(lambda t: t.start_late),
+        lambda t: t.start_late,
     ),
-    Family(
+    counters(
         "scheduler_firings_skipped_total",
-        COUNTER,
-        NODE,
         "due times that were not fired: overlap, paused, late, full, undeclared or broken",
         ("reason",),
-        each(lambda t: [((reason,), count) for reason, count in list(t.skipped.items())]),
+        lambda t: [((reason,), count) for reason, count in list(t.skipped.items())],
     ),
-    Family(
-        "scheduler_queue_due_soon",
-        GAUGE,
-        LEADER,
-        "jobs due within 12 s, up to 1,000",
-        (),
-        of_node(lambda n: n.due_soon),
-    ),
-    Family(
-        "scheduler_jobs_late",
-        GAUGE,
-        LEADER,
-        "jobs whose missed due time waits for its turn",
-        (),
-        of_node(lambda n: n.late),
-    ),
+    leader_gauge("scheduler_queue_due_soon", "jobs due within 12 s, up to 1,000", lambda n: n.due_soon),
+    leader_gauge("scheduler_jobs_late", "jobs whose missed due time waits for its turn", lambda n: n.late),
     Family(
         "scheduler_overdue_seconds",
         GAUGE,
@@ -374,29 +331,19 @@ FAMILIES: tuple[Family, ...] = (
         ("priority",),
         lines(waited),
     ),
-    Family(
+    counters(
         "scheduler_queue_enqueued_total",
-        COUNTER,
-        NODE,
         "runs that this node made ready: fired, let through by the gate, or enqueued by its API",
         ("priority",),
         priorities(lambda t: t.enqueued),
     ),
-    Family(
-        "scheduler_queue_dequeued_total",
-        COUNTER,
-        NODE,
-        "runs that this node claimed",
-        ("priority",),
-        priorities(lambda t: t.dequeued),
+    counters(
+        "scheduler_queue_dequeued_total", "runs that this node claimed", ("priority",), priorities(lambda t: t.dequeued)
     ),
-    Family(
+    histogram(
         "scheduler_queue_wait_seconds",
-        HISTOGRAM,
-        NODE,
         "the same as scheduler_start_lateness_seconds, under an older name",
-        (),
-        histogram(lambda t: t.start_late),
+        lambda t: t.start_late,
     ),
     Family(
         "scheduler_runs",
@@ -415,202 +362,88 @@ FAMILIES: tuple[Family, ...] = (
         ("reason",),
         held,
     ),
-    Family(
-        "scheduler_runs_released_total",
-        COUNTER,
-        NODE,
-        "runs let through by the gate",
-        (),
-        tallied(lambda t: t.released),
-    ),
+    counter("scheduler_runs_released_total", "runs let through by the gate", lambda t: t.released),
     # workers
-    Family("scheduler_worker_pool_size", GAUGE, NODE, "seats of this node", (), of_node(lambda n: n.seats)),
-    Family("scheduler_workers_busy", GAUGE, NODE, "seats that are taken", (), of_node(lambda n: n.busy)),
-    Family(
-        "scheduler_workers_idle", GAUGE, NODE, "seats that are free", (), of_node(lambda n: max(0, n.seats - n.busy))
+    node_gauge("scheduler_worker_pool_size", "seats of this node", lambda n: n.seats),
+    node_gauge("scheduler_workers_busy", "seats that are taken", lambda n: n.busy),
+    node_gauge("scheduler_workers_idle", "seats that are free", lambda n: max(0, n.seats - n.busy)),
+    node_gauge(
+        "scheduler_workers_stuck", "seats of handlers that did not stop when they were asked to", lambda n: n.stuck
     ),
-    Family(
-        "scheduler_workers_stuck",
-        GAUGE,
-        NODE,
-        "seats of handlers that did not stop when they were asked to",
-        (),
-        of_node(lambda n: n.stuck),
-    ),
-    Family(
+    histogram(
         "scheduler_worker_tasks_wait_seconds",
-        HISTOGRAM,
-        NODE,
         "the same as scheduler_start_lateness_seconds, under an older name",
-        (),
-        histogram(lambda t: t.start_late),
+        lambda t: t.start_late,
     ),
-    Family("scheduler_leases", GAUGE, NODE, "leases that this node keeps", (), of_node(lambda n: n.leases)),
-    Family(
-        "scheduler_leases_lost_total",
-        COUNTER,
-        NODE,
-        "leases lost while their run was under way",
-        (),
-        tallied(lambda t: t.leases_lost),
+    node_gauge("scheduler_leases", "leases that this node keeps", lambda n: n.leases),
+    counter("scheduler_leases_lost_total", "leases lost while their run was under way", lambda t: t.leases_lost),
+    node_gauge("scheduler_settle_backlog", "ends that are not recorded yet", lambda n: n.backlog),
+    counter("scheduler_settled_total", "ends recorded", lambda t: t.settled),
+    counter(
+        "scheduler_outcomes_discarded_total", "outcomes that came after their lease had ended", lambda t: t.discarded
     ),
-    Family("scheduler_settle_backlog", GAUGE, NODE, "ends that are not recorded yet", (), of_node(lambda n: n.backlog)),
-    Family("scheduler_settled_total", COUNTER, NODE, "ends recorded", (), tallied(lambda t: t.settled)),
-    Family(
-        "scheduler_outcomes_discarded_total",
-        COUNTER,
-        NODE,
-        "outcomes that came after their lease had ended",
-        (),
-        tallied(lambda t: t.discarded),
-    ),
-    Family(
+    counters(
         "scheduler_runs_handed_back_total",
-        COUNTER,
-        NODE,
         "runs given back uncharged: to the line (a drain), or to the gate (paused, unknown handler)",
         ("to",),
-        each(lambda t: [(("line",), t.backs), (("gate",), t.holds)]),
+        lambda t: [(("line",), t.backs), (("gate",), t.holds)],
     ),
-    Family(
-        "scheduler_is_draining", GAUGE, NODE, "1 while this node is about to end", (), of_node(lambda n: n.is_draining)
-    ),
-    Family(
-        "scheduler_is_paused",
-        GAUGE,
-        NODE,
-        "1 while this node is asked to claim nothing",
-        (),
-        of_node(lambda n: n.is_paused),
-    ),
+    node_gauge("scheduler_is_draining", "1 while this node is about to end", lambda n: n.is_draining),
+    node_gauge("scheduler_is_paused", "1 while this node is asked to claim nothing", lambda n: n.is_paused),
     # leading
-    Family("scheduler_is_leader", GAUGE, NODE, "1 on the node that leads", (), of_node(lambda n: n.term is not None)),
-    Family("scheduler_leader_term", GAUGE, LEADER, "the number of its term", (), of_node(lambda n: n.term)),
-    Family(
+    node_gauge("scheduler_is_leader", "1 on the node that leads", lambda n: n.term is not None),
+    leader_gauge("scheduler_leader_term", "the number of its term", lambda n: n.term),
+    counter(
         "scheduler_leader_election_attempts_total",
-        COUNTER,
-        NODE,
         "times that the term was asked for, or renewed",
-        (),
-        tallied(lambda t: t.attempts),
+        lambda t: t.attempts,
     ),
-    Family("scheduler_leader_election_wins_total", COUNTER, NODE, "terms won", (), tallied(lambda t: t.wins)),
-    Family(
-        "scheduler_leader_election_losses_total",
-        COUNTER,
-        NODE,
-        "terms lost, not resigned",
-        (),
-        tallied(lambda t: t.losses),
-    ),
-    Family("scheduler_nodes", GAUGE, STORE, "nodes that live", (), of_store(lambda s: len(s.nodes))),
-    Family(
-        "scheduler_leaders",
-        GAUGE,
-        STORE,
-        "1 if a living node leads, else 0",
-        (),
-        of_store(lambda s: any(node.leads for node in s.nodes)),
-    ),
-    Family("scheduler_plans_total", COUNTER, NODE, "plans written", (), tallied(lambda t: t.plans)),
-    Family(
-        "scheduler_plans_fenced_total",
-        COUNTER,
-        NODE,
-        "plans refused, because they came after their term",
-        (),
-        tallied(lambda t: t.fenced),
-    ),
-    Family(
-        "scheduler_plan_rebuilds_total",
-        COUNTER,
-        NODE,
-        "times that the plan was read anew from the store",
-        (),
-        tallied(lambda t: t.rebuilds),
-    ),
-    Family(
-        "scheduler_feed_depth",
-        GAUGE,
-        STORE,
-        "entries that the leader has not read",
-        (),
-        of_store(lambda s: s.counts.feed),
-    ),
-    Family(
-        "scheduler_feed_ends_depth", GAUGE, STORE, "ends of runs inside them", (), of_store(lambda s: s.counts.ends)
-    ),
-    Family("scheduler_history_pruned_total", COUNTER, NODE, "finished runs forgotten", (), tallied(lambda t: t.pruned)),
+    counter("scheduler_leader_election_wins_total", "terms won", lambda t: t.wins),
+    counter("scheduler_leader_election_losses_total", "terms lost, not resigned", lambda t: t.losses),
+    store_gauge("scheduler_nodes", "nodes that live", lambda s: len(s.nodes)),
+    store_gauge("scheduler_leaders", "1 if a living node leads, else 0", lambda s: any(node.leads for node in s.nodes)),
+    counter("scheduler_plans_total", "plans written", lambda t: t.plans),
+    counter("scheduler_plans_fenced_total", "plans refused, because they came after their term", lambda t: t.fenced),
+    counter("scheduler_plan_rebuilds_total", "times that the plan was read anew from the store", lambda t: t.rebuilds),
+    store_gauge("scheduler_feed_depth", "entries that the leader has not read", lambda s: s.counts.feed),
+    store_gauge("scheduler_feed_ends_depth", "ends of runs inside them", lambda s: s.counts.ends),
+    counter("scheduler_history_pruned_total", "finished runs forgotten", lambda t: t.pruned),
     # polls
-    Family("monitor_poll_total", COUNTER, NODE, "attempts that ended here, by job", (*_PAGE, "result"), each(polls)),
-    Family(
-        "monitor_poll_duration_seconds",
-        HISTOGRAM,
-        NODE,
-        "how long they took",
-        _PAGE,
-        each(durations(lambda t: t.by_job, typed=True)),
-    ),
-    Family(
+    counters("monitor_poll_total", "attempts that ended here, by job", (*_PAGE, "result"), polls),
+    histograms("monitor_poll_duration_seconds", "how long they took", _PAGE, job_durations),
+    counters(
         "monitor_poll_errors_total",
-        COUNTER,
-        NODE,
         "those that failed: transient, permanent, timeout or crash",
         (*_PAGE, "error_type"),
-        each(errors),
+        errors,
     ),
-    Family(
+    of_jobs(
         "monitor_poll_staleness_seconds",
-        GAUGE,
-        STORE,
         "age of the last success of a job that recurs; -1: it never had one",
-        _PAGE,
-        by_job(staleness),
+        staleness,
     ),
-    Family(
+    of_jobs(
         "monitor_poll_planned_seconds",
-        GAUGE,
-        STORE,
         "what is planned between two successes of it",
-        _PAGE,
-        by_job(lambda job, _: seconds(job.planned_ms) if job.is_watched else None),
+        lambda job, _: seconds(job.planned_ms) if job.is_watched else None,
     ),
-    Family(
+    of_jobs(
         "monitor_poll_last_success_timestamp",
-        GAUGE,
-        STORE,
         "when a job last succeeded, as a Unix time",
-        _PAGE,
-        by_job(lambda job, _: seconds(job.last_success_ms)),
+        lambda job, _: seconds(job.last_success_ms),
     ),
-    Family(
-        "monitor_poll_queue_depth",
-        GAUGE,
-        STORE,
-        "the same of all priorities together",
-        (),
-        of_store(lambda s: s.waiting),
-    ),
+    store_gauge("monitor_poll_queue_depth", "the same of all priorities together", lambda s: s.waiting),
     Family("monitor_poll_inflight", GAUGE, NODE, "handlers at work, by kind", ("instance_type",), in_flight),
     # the store
-    Family("store_calls_total", COUNTER, NODE, "calls to the store", ("verb",), by_verb(lambda c: c.calls)),
-    Family(
-        "store_errors_total",
+    of_verbs(COUNTER, "store_calls_total", "calls to the store", lambda c: c.calls),
+    of_verbs(COUNTER, "store_errors_total", "those that failed or were not answered in time", lambda c: c.errors),
+    of_verbs(
         COUNTER,
-        NODE,
-        "those that failed or were not answered in time",
-        ("verb",),
-        by_verb(lambda c: c.errors),
-    ),
-    Family(
         "store_call_seconds_total",
-        COUNTER,
-        NODE,
         "the time they took; claim and feed wait in there",
-        ("verb",),
-        by_verb(lambda c: c.total_us / 1e6),
+        lambda c: c.total_us / 1e6,
     ),
-    Family("store_call_seconds_max", GAUGE, NODE, "the longest of them", ("verb",), by_verb(lambda c: c.max_us / 1e6)),
+    of_verbs(GAUGE, "store_call_seconds_max", "the longest of them", lambda c: c.max_us / 1e6),
     Family(
         "store_reachable",
         GAUGE,
@@ -628,39 +461,13 @@ FAMILIES: tuple[Family, ...] = (
         one(lambda r: r.age_ms / 1_000),
     ),
     # loops
-    Family("loop_turns_total", COUNTER, NODE, "turns of each loop", ("loop",), by_loop(lambda loop: loop.turns)),
-    Family("loop_errors_total", COUNTER, NODE, "turns that failed", ("loop",), by_loop(lambda loop: loop.errors)),
-    Family(
-        "loop_failing",
-        GAUGE,
-        NODE,
-        "failures in a row; 0: its last turn went well",
-        ("loop",),
-        by_loop(lambda loop: loop.errors_in_a_row),
-    ),
-    Family(
-        "loop_silent_seconds",
-        GAUGE,
-        NODE,
-        "since its last turn ended",
-        ("loop",),
-        by_loop(lambda loop: seconds(loop.silent_ms)),
-    ),
-    Family(
-        "event_loop_lag_seconds",
-        HISTOGRAM,
-        NODE,
-        "how late a timer rings, tried twice a second",
-        (),
-        histogram(lambda t: t.loop_lag),
-    ),
-    Family(
-        "event_loop_lag_worst_seconds",
-        GAUGE,
-        NODE,
-        "the latest that it rang in the last minute",
-        (),
-        of_node(lambda n: n.lag_ms / 1_000),
+    of_loops(COUNTER, "loop_turns_total", "turns of each loop", lambda loop: loop.turns),
+    of_loops(COUNTER, "loop_errors_total", "turns that failed", lambda loop: loop.errors),
+    of_loops(GAUGE, "loop_failing", "failures in a row; 0: its last turn went well", lambda loop: loop.errors_in_a_row),
+    of_loops(GAUGE, "loop_silent_seconds", "since its last turn ended", lambda loop: seconds(loop.silent_ms)),
+    histogram("event_loop_lag_seconds", "how late a timer rings, tried twice a second", lambda t: t.loop_lag),
+    node_gauge(
+        "event_loop_lag_worst_seconds", "the latest that it rang in the last minute", lambda n: n.lag_ms / 1_000
     ),
     # the API
     Family(
@@ -683,22 +490,13 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family("traces_spans_waiting", GAUGE, NODE, "spans that wait to be sent", (), one(lambda r: r.spans_waiting)),
     # the metrics themselves
-    Family(
+    counters(
         "metrics_series_dropped_total",
-        COUNTER,
-        NODE,
         "times that something was counted under `other`, because 200 others came first",
         ("label",),
-        each(lambda t: [((label,), count) for label, count in t.dropped.items()]),
+        lambda t: [((label,), count) for label, count in t.dropped.items()],
     ),
-    Family(
-        "event_listener_errors_total",
-        COUNTER,
-        NODE,
-        "listeners of events that raised",
-        (),
-        tallied(lambda t: t.listener_errors),
-    ),
+    counter("event_listener_errors_total", "listeners of events that raised", lambda t: t.listener_errors),
     Family(
         "build",
         INFO,
