@@ -1,4 +1,4 @@
-"""Which parts of the documentation are drawn from the code?  `make docs` writes them anew; a test compares.
+"""Parts of the documentation that are drawn from the code: `make docs` writes them anew; a test compares.
 
 A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
 """

@@ -32,11 +32,11 @@ OLDEST_PIP = "pip==22.3 --hash=sha256:1daab4b8d3b97d1d763caeb01a4640a2250a0ea899
 # The name and version of a release, and what it requires: plainly, by a marker, by an extra of a locked package.
 RELEASES = {
     ("plain", "1.0"): [],
-    ("plain", "2.0"): ["unheard-of"],
+    ("plain", "2.0"): ["ignored_variables-of"],
     ("marked", "1.0"): [],
-    ("marked", "2.0"): ["unheard-of"],
+    ("marked", "2.0"): ["ignored_variables-of"],
     ("driver", "1.0"): ['pool>=1; extra == "pool"'],
-    ("driver", "2.0"): ['pool>=2; extra == "pool"', "unheard-of"],
+    ("driver", "2.0"): ['pool>=2; extra == "pool"', "ignored_variables-of"],
     ("pool", "1.0"): [],
     ("pool", "2.0"): [],
     ("peer", "1.0"): ["driver[pool]>=1", 'marked>=1; python_version >= "3.11"', 'never>=1; python_version < "3"'],

@@ -145,7 +145,9 @@ def test_a_token_in_plain_text_is_told_with_what_to_write_in_its_place(pollux):
     pollux.write("p.yaml", f"jobs:\n{auth}")
     refused = pollux("check", "-c", "p.yaml")
     assert refused.code == 2
-    assert "http.auth.bearer: the secret stands here in plain text; write ${env:NAME} or ${file:PATH}" in refused.err
+    assert (
+        "http.auth.bearer: the secret is written here in plain text; write ${env:NAME} or ${file:PATH}" in refused.err
+    )
     pollux.write("p.yaml", f"store: sqlite:///p.db\njobs:\n{header}")
     doubt = pollux.ok("check", "-c", "p.yaml")
     assert "headers.Authorization: a secret is written out; write ${env:NAME} or ${file:PATH} in its place" in doubt.err

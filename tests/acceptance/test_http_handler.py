@@ -409,7 +409,7 @@ async def test_a_job_that_came_by_api_holds_no_authorization_in_plain_text(site,
         with pytest.raises(InvalidInput) as refused:
             await app.put_jobs([Job(id="by-api", handler="http", params=params)])
         await app.put_jobs([Job(id="by-file", handler="http", params=params, source="file:p.yaml")])
-    assert f"params.headers.{name}: the secret stands here in plain text" in str(refused.value)
+    assert f"params.headers.{name}: the secret is written here in plain text" in str(refused.value)
     assert "${env:NAME} or ${file:PATH}" in refused.value.cure
     assert "swordfish" not in str(refused.value)
 

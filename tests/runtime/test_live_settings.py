@@ -10,7 +10,7 @@ import pytest
 from pollux import Pollux, every
 from pollux.clock import FakeClock
 from pollux.config import load_config
-from pollux.config.lint import unheeded
+from pollux.config.lint import ineffective_variables
 from pollux.config.settings import BY_PATH, LIVE_PATHS, OPTIONS, live_value
 from pollux.errors import Conflict, InvalidInput, NotFound
 from pollux.log_format import TextLines
@@ -436,14 +436,18 @@ async def test_where_nobody_leads_nobody_is_asked():
 
 
 def test_variables_that_do_nothing_yet_are_named_once():
-    said = unheeded({"SCHEDULER_CB_THRESHOLD": "5", "SCHEDULER_CB_TIMEOUT": "60s", "ADAPTIVE_POLLING_ENABLED": "true"})
+    said = ineffective_variables(
+        {"SCHEDULER_CB_THRESHOLD": "5", "SCHEDULER_CB_TIMEOUT": "60s", "ADAPTIVE_POLLING_ENABLED": "true"}
+    )
     assert "SCHEDULER_CB_THRESHOLD, SCHEDULER_CB_TIMEOUT (there are no circuit breakers yet" in said
     assert "ADAPTIVE_POLLING_ENABLED (there are no adaptive intervals yet" in said
-    assert unheeded({"SCHEDULER_LEADER_TTL": "5", "PATH": "/"}) == ""
+    assert ineffective_variables({"SCHEDULER_LEADER_TTL": "5", "PATH": "/"}) == ""
 
 
 def test_a_variable_with_one_underscore_too_few_is_told_with_its_name():
-    said = unheeded({"POLLUX_SERVER_PORT": "9000", "POLLUX_POOL_SEATS": "5", "POLLUX_METRICS_PORT": "9091"})
+    said = ineffective_variables(
+        {"POLLUX_SERVER_PORT": "9000", "POLLUX_POOL_SEATS": "5", "POLLUX_METRICS_PORT": "9091"}
+    )
     assert "POLLUX_SERVER_PORT (write POLLUX_PORT or POLLUX_SERVER__PORT)" in said
     assert "POLLUX_POOL_SEATS (write POLLUX_SEATS or POLLUX_POOL__SEATS)" in said
     assert "POLLUX_METRICS_PORT" not in said
@@ -451,7 +455,7 @@ def test_a_variable_with_one_underscore_too_few_is_told_with_its_name():
 
 def test_what_kubernetes_tells_of_a_service_was_meant_by_nobody():
     """Of one that is called pollux-server."""
-    assert unheeded({"POLLUX_SERVER_PORT": "tcp://10.96.0.7:8060"}) == ""
+    assert ineffective_variables({"POLLUX_SERVER_PORT": "tcp://10.96.0.7:8060"}) == ""
 
 
 def test_the_variables_of_older_schedulers_set_ours():

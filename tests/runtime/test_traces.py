@@ -23,8 +23,8 @@ from pollux.observe.traces import (
     attributes_of,
     endpoint_of,
     error_class,
-    mark_of,
     open_traces,
+    trace_position,
 )
 from pollux.runtime.attempt import Tracing
 from pollux.runtime.options import RuntimeOptions
@@ -80,14 +80,14 @@ async def a_traced_shop(kept, **options):
 
 def test_the_ids_are_those_of_the_run_and_nothing_else_decides_them():
     """A node of another release must come to the same ids: these are for good."""
-    mark = mark_of("home@1800000000000")
+    mark = trace_position("home@1800000000000")
     assert mark.trace_id == "36a9c0ef11f8883a3c0cf730c7a20cf9"
     assert mark.root_id == "5f3f03e115608a1a"
     assert mark.span_id("attempt", 1) == "33049cbe5e7ab849"
 
 
 def test_deployments_with_the_same_jobs_are_told_apart_by_their_namespace():
-    assert len({mark_of("home@1", name).trace_id for name in ("", "blue", "green")}) == 3
+    assert len({trace_position("home@1", name).trace_id for name in ("", "blue", "green")}) == 3
 
 
 def test_the_share_that_is_sampled_is_the_share_that_was_asked_for_and_the_same_on_every_node(kept):
@@ -289,7 +289,7 @@ async def test_a_caller_with_a_span_of_its_own_links_to_the_runs_that_it_enqueue
     await app.enqueue("work")
     await app.close()
     [span] = kept.get_finished_spans()
-    marks = [mark_of(run_id, "shop") for run_id in (one.id, *many[:LINKS_MAX], forced.id)]
+    marks = [trace_position(run_id, "shop") for run_id in (one.id, *many[:LINKS_MAX], forced.id)]
     assert [(f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}") for link in span.links] == [
         (mark.trace_id, mark.root_id) for mark in marks
     ]

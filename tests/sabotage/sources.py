@@ -54,7 +54,9 @@ ONE_NAME = (
         "at-odds",
         "a node whose jobs were replaced looks well",
         Patch("app/declarations.py", "for each in sorted(found - self._at_odds, key=str):", "for each in ():"),
-        Patch("app/health.py", "at_odds=tuple(declaration_conflicts(serving, latest, now_ms=now_ms)),", ""),
+        Patch(
+            "app/health.py", "declaration_conflicts=tuple(declaration_conflicts(serving, latest, now_ms=now_ms)),", ""
+        ),
         tests=(NAME + "test_a_node_whose_jobs_were_replaced_says_so_and_health_names_both[sqlite]",),
     ),
     sabotage(

@@ -5,7 +5,7 @@ import yaml
 
 from pollux import Pollux
 from pollux.config import Config, load_config
-from pollux.config.descriptions import told
+from pollux.config.descriptions import effective_options
 from pollux.config.settings import OPTIONS
 from pollux.config.yaml_reader import FILE_BYTES_MAX
 from pollux.errors import InvalidConfig, InvalidInput
@@ -162,10 +162,10 @@ def test_what_the_api_is_told_is_checked(load, text, what):
 
 def test_a_token_is_never_told(load):
     config = load('server: {token: "${env:SECRET}"}', {"SECRET": "tschuess-0815-geheim"})
-    [line] = [line for line in told(config) if line.option == "server.token"]
+    [line] = [line for line in effective_options(config) if line.option == "server.token"]
     assert line.value == "${env:SECRET}"
     config = load(None, {"POLLUX_SERVER_TOKEN": "tschuess-0815-geheim"})
-    assert "tschuess" not in str(told(config))
+    assert "tschuess" not in str(effective_options(config))
 
 
 def test_what_kubernetes_says_of_a_service_is_not_meant_for_us(load):
@@ -215,7 +215,7 @@ def test_the_prefix_of_redis_keys_becomes_part_of_the_url(load):
 
 def test_no_password_of_a_url_is_told(load):
     url = "redis+sentinel://user:s3cret@a,b/jobs?sentinel_password=s3cret&namespace=x"
-    [line] = [line for line in told(load(None, store=url)) if line.option == "store"]
+    [line] = [line for line in effective_options(load(None, store=url)) if line.option == "store"]
     assert line.value == "redis+sentinel://user:***@a,b/jobs?sentinel_password=***&namespace=x"
 
 

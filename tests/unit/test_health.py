@@ -221,7 +221,7 @@ BAD = {
     "claims refused": (counted(ends=100_001), "feed", UNHEALTHY, "nothing is claimed"),
     "a job that the leader cannot read": (
         seen(
-            aside=(
+            unreadable=(
                 UnreadableNote("jobs", 2, 2, {"a": "odd", "b": "odd"}),
                 UnreadableNote("feed", 2, 1, {"17": "cut off"}),
             )
@@ -231,7 +231,7 @@ BAD = {
         "the leader cannot read job a: odd (and 1 more): nothing of it is fired",
     ),
     "a schedule that the leader cannot use": (
-        seen(aside=(UnreadableNote("schedules", 2, 2, {"a": "no such zone", "b": "no such zone"}),)),
+        seen(unreadable=(UnreadableNote("schedules", 2, 2, {"a": "no such zone", "b": "no such zone"}),)),
         "schedules",
         DEGRADED,
         "a schedule cannot be used, and nothing of it is fired: job a: no such zone (and 1 more)",
@@ -442,7 +442,7 @@ def test_the_workers_are_those_of_all_nodes_and_ours_is_told_as_it_is_now():
 
 
 def test_an_entry_that_was_set_aside_is_named_and_is_no_worry():
-    health = judge(seen(aside=(UnreadableNote("feed", 2, 3, {"17": "cut off"}),)))
+    health = judge(seen(unreadable=(UnreadableNote("feed", 2, 3, {"17": "cut off"}),)))
     [found] = [finding for finding in health.findings if finding.name == "records"]
     assert (health.status, found.level) == (HEALTHY, HEALTHY)
     assert found.seen.endswith("skipped in the last week: entry 17 of the feed: cut off (and 2 more)")

@@ -330,7 +330,7 @@ async def test_in_a_line_that_stands_still_one_waits_and_whoever_comes_then_is_s
         entered(places, target, 0.01).send(None)  # at its first step
     with pytest.raises(Postponed):
         await asyncio.wait_for(first, 60)
-    assert (len(target.line), target.active) == (0, 1)
+    assert (len(target.queue), target.active) == (0, 1)
 
 
 async def test_nobody_waits_in_a_line_that_is_too_long_to_be_through_in_time():
@@ -343,7 +343,7 @@ async def test_nobody_waits_in_a_line_that_is_too_long_to_be_through_in_time():
     await asyncio.sleep(0)
     with pytest.raises(Postponed):
         entered(places, target, 0.1).send(None)
-    assert len(target.line) == 2
+    assert len(target.queue) == 2
     for task in waiting:
         places.leave(target, 0.1)
         await asyncio.wait_for(task, 60)
@@ -356,7 +356,7 @@ async def test_those_who_are_sent_away_come_again_one_after_another_as_fast_as_p
     for _ in range(4):
         places.try_enter(target)
     target.moved_at -= 60
-    target.line.append(asyncio.get_running_loop().create_future())
+    target.queue.append(asyncio.get_running_loop().create_future())
 
     async def sent_away() -> tuple[float, float]:
         """How much later it is to come again, and which time that is left for the next."""

@@ -8,7 +8,7 @@ import pytest
 from pollux.events import Events, FiringSkipped, JobsDeclared, RunFailed, RunSettled
 from pollux.log_format import JsonLines, TextLines
 from pollux.observe import attach_logs
-from pollux.observe.logs import THINGS_MAX, LogThrottle, RepeatedWarning
+from pollux.observe.logs import KEYS_MAX, LogThrottle, RepeatedWarning
 
 DUE_MS = 1_800_000_000_123
 
@@ -46,10 +46,10 @@ def test_the_same_thing_is_said_at_once_and_then_once_a_minute_with_what_was_lef
 
 def test_what_was_said_is_remembered_of_so_many_things_only(watch):
     sparing = LogThrottle(now=watch)
-    for number in range(THINGS_MAX + 1):
+    for number in range(KEYS_MAX + 1):
         assert sparing.left_out(number) == 0
     assert sparing.left_out(0) == 0, "forgotten: it is said again"
-    assert sparing.left_out(THINGS_MAX) is None
+    assert sparing.left_out(KEYS_MAX) is None
 
 
 @pytest.mark.parametrize(

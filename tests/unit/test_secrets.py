@@ -14,7 +14,7 @@ import pytest
 
 from pollux import Pollux
 from pollux.config import load_config
-from pollux.config.lint import doubts
+from pollux.config.lint import config_warnings
 from pollux.errors import InvalidConfig, InvalidInput
 from pollux.job_builder import check_job, job_of
 from pollux.model import Job
@@ -180,8 +180,8 @@ def test_a_file_is_read_again_only_if_it_changed(folder, monkeypatch):
         ("${file:pipe}", "no ordinary file"),
         ("${file:empty}", "the file is empty"),
         ("${file:big}", "too big for a secret"),
-        ("${file:open}", "can be read by everybody on this machine (mode 0644); chmod 640"),
-        ("${file:writable}", "can be read by everybody on this machine (mode 0602); chmod 640"),
+        ("${file:open}", "can be read by every user of this machine (mode 0644); chmod 640"),
+        ("${file:writable}", "can be read by every user of this machine (mode 0602); chmod 640"),
     ],
 )
 def test_what_cannot_be_had_is_named_with_its_cure(open_folder, reference, words):
@@ -431,12 +431,12 @@ jobs:
   - {id: b, python: "m:f", params: {password: "${file:pw}", api_key: "${env:KEY}"}}
 """
     config = load(folder, text, {"KEY": "long enough"})
-    told = [str(doubt) for doubt in doubts(config, {"KEY": "long enough"})]
+    told = [str(doubt) for doubt in config_warnings(config, {"KEY": "long enough"})]
     assert [line.partition("params.")[2].partition(":")[0] for line in told[1:]] == [
         "api_key", "headers.Authorization", "url", "password", "password",
     ]  # fmt: skip
     assert "store: a password is written out; write ${env:NAME}" in told[0]
-    told_of = [str(doubt) for doubt in doubts(load(folder, "", {"POLLUX_STORE": "redis://:geheim@h/0"}), {})]
+    told_of = [str(doubt) for doubt in config_warnings(load(folder, "", {"POLLUX_STORE": "redis://:geheim@h/0"}), {})]
     assert "any user who can see the environment of the process sees it: write ${file:/path}" in told_of[0]
     assert "5 characters, too few to be hidden" in told[4]
     assert "its group may change it" in told[5]

@@ -184,11 +184,11 @@ class HealthWatch:
             stops=tuple(_stop(note) for note, drain in zip(stops, drained, strict=True) if drain is None),
             drained=tuple(_told(drain) for drain in drained if drain is not None and _stands(drain, nodes)),
             sealed=await self._app.sealed() if DRAIN in {note.key for note in stops} else "",  # none is without it
-            aside=tuple([each for each in all_aside(aside) if each.version == version]),
+            unreadable=tuple([each for each in all_aside(aside) if each.version == version]),
             clocks=await self._clocks(store, aside, now_ms),
             forsaken=tuple((source, tuple(ids)) for source, ids in left.items()),
             starts=await starts_of(store) if is_missed else (),
-            at_odds=tuple(declaration_conflicts(serving, latest, now_ms=now_ms)),
+            declaration_conflicts=tuple(declaration_conflicts(serving, latest, now_ms=now_ms)),
         )
 
     async def _clocks(self, store: Store, aside: Iterable[Note], now_ms: int) -> tuple[ClockNote, ...]:

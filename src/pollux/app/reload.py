@@ -21,7 +21,7 @@ from msgspec import Struct
 from pollux.app.declarations import PendingDeclaration, refuse
 from pollux.app.operations.audit import OnceLine
 from pollux.app.setup import missing_secrets, register_python
-from pollux.config.descriptions import EffectiveOption, shown, told
+from pollux.config.descriptions import EffectiveOption, effective_options, shown
 from pollux.config.file_history import FileHistory
 from pollux.config.load import digest_of, load_config
 from pollux.config.settings import DEFAULT, OPTIONS, Config, is_overruled, read_live, with_live
@@ -204,7 +204,9 @@ class Reloader:
             digest=self.config.digest,
             is_there=there == self.config.digest,
             refused=self.refused if there == self._refused else (),
-            options=tuple(told(with_live(config, self.app.steward.live if self.app.steward is not None else {}))),
+            options=tuple(
+                effective_options(with_live(config, self.app.steward.live if self.app.steward is not None else {}))
+            ),
             needs_restart=tuple(_changes(self.started, self.config, is_live=False)),
         )
 
@@ -254,7 +256,7 @@ class Reloader:
         config = await asyncio.to_thread(
             load_config,
             self.config.path,
-            environ={name: value for name, value in os.environ.items() if name not in self.config.unheard},
+            environ={name: value for name, value in os.environ.items() if name not in self.config.ignored_variables},
             arguments=self.config.arguments,
             raw=raw,
             called="" if draft is None else draft.called or TEXT,

@@ -10,7 +10,7 @@ import msgspec
 from pollux.app.declarations import Registrar
 from pollux.app.setup import options_over, with_code
 from pollux.config import Config
-from pollux.config.descriptions import EffectiveOption, told
+from pollux.config.descriptions import EffectiveOption, effective_options
 from pollux.config.settings import is_overruled, with_live
 from pollux.log_format import kind_written
 from pollux.observe import attach_logs
@@ -88,7 +88,7 @@ class ReloadableApp:
         config = self.as_config(Config() if self.reloader is None else self.reloader.config)
         live = {} if self.steward is None else self.steward.live
         overruled = {path: f"{said.value}, {said.origin}" for path, said in live.items() if is_overruled(config, path)}
-        return told(with_live(config, live), overruled)
+        return effective_options(with_live(config, live), overruled)
 
     # for the steward and the reloader
 

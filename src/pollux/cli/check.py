@@ -15,7 +15,7 @@ from pollux.cli.options import config_path, find_code_here, overruled, store_lac
 from pollux.cli.output import clean, print_json
 from pollux.cli.runner import TeachingCommand, complain_all
 from pollux.cli.target import refuse_url
-from pollux.config.lint import doubts, with_jobs_of_code
+from pollux.config.lint import config_warnings, with_jobs_of_code
 from pollux.config.load import file_source
 from pollux.errors import InvalidConfig, InvalidInput, problems_of
 from pollux.units import counted
@@ -72,7 +72,7 @@ def check(
         return _report(path, app, problems, InvalidConfig(problems), as_json=as_json)
     changes = _changes(checked) if diff else None
     jobs = checked.declared_jobs()
-    warnings = [*aside, *doubts(with_jobs_of_code(loaded, jobs), os.environ)]
+    warnings = [*aside, *config_warnings(with_jobs_of_code(loaded, jobs), os.environ)]
     if as_json:
         told = [_told(warning) for warning in warnings]
         print_json(_document(path, loaded.app, warnings=told, jobs=len(jobs), diff=changes))

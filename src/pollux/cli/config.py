@@ -91,9 +91,9 @@ def _as_known(config: Config, *, is_told: bool) -> Config:
 
 def _of_start(config: Config, *, is_asked: bool) -> list[EffectiveOption]:
     """What a start would make of the file, the environment and these arguments."""
-    from pollux.config.descriptions import told
+    from pollux.config.descriptions import effective_options
     from pollux.config.settings import is_overruled, with_live
 
     live = live_of(config, is_asked=is_asked)
     overruled = {path: f"{said.value}, {said.origin}" for path, said in live.items() if is_overruled(config, path)}
-    return told(with_live(config, live), overruled)
+    return effective_options(with_live(config, live), overruled)

@@ -169,12 +169,12 @@ def loaded_or_said(
     `raw`: what the file is to hold, in place of what it holds.
     """
     from pollux.config import load_config
-    from pollux.config.load import store_said
+    from pollux.config.load import store_of_invalid
 
     try:
         return load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, raw=raw), None
     except InvalidConfig as error:
-        said = store_said(path, error, environ=os.environ, arguments=arguments, guesses=guesses, raw=raw)
+        said = store_of_invalid(path, error, environ=os.environ, arguments=arguments, guesses=guesses, raw=raw)
         if said is None:
             raise
         return said, error

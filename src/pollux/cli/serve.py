@@ -14,7 +14,7 @@ from pollux.cli.option_flags import every_option
 from pollux.cli.options import config_path, find_code_here, leader_options, node_options, overruled
 from pollux.cli.runner import TeachingCommand
 from pollux.config import Config, load_config
-from pollux.config.lint import doubts, unheeded, with_jobs_of_code
+from pollux.config.lint import config_warnings, ineffective_variables, with_jobs_of_code
 from pollux.errors import PolluxError
 from pollux.units import shell_word
 
@@ -109,7 +109,7 @@ def _serve(
 
     find_code_here()
     loaded = load_config(config_path(config), environ=os.environ, arguments=arguments)
-    warnings = [str(each) for each in (overruled(config, loaded), unheeded(os.environ)) if each]
+    warnings = [str(each) for each in (overruled(config, loaded), ineffective_variables(os.environ)) if each]
     app = Pollux.from_config(loaded, plans=plans, runs=True)
     app.program = _program(loaded)
     warnings += _doubts(loaded, app)
@@ -131,7 +131,7 @@ def _serve(
 def _doubts(config: Config, app: Pollux) -> list[str]:
     """Secrets that are written out, and the like: a few of them, and how many more there are."""
     try:
-        found = [str(each) for each in doubts(with_jobs_of_code(config, app.declared_jobs()), os.environ)]
+        found = [str(each) for each in config_warnings(with_jobs_of_code(config, app.declared_jobs()), os.environ)]
     except PolluxError:  # what cannot be resolved is told where it is needed
         return []
     more = len(found) - DOUBTS_SHOWN

@@ -55,7 +55,7 @@ SETTINGS = {
     "plans": "`false`: run what others plan, as `pollux worker` does, with the API of `serve`",
     "reload": "`false`: do not read the file again when it changes; SIGHUP and `pollux reload` still do, see "
     "[reload](reload.md)",
-    "job_timeout": "how long an attempt may take, for jobs of the file that say no `timeout`; by their handler",
+    "job_timeout": "how long an attempt may take, for jobs of the file that set no `timeout`; by their handler",
     "pool.seats": "how many runs go on at the same time",
     "pool.lease": "after this long without a sign of life a run is another worker's",
     "pool.grace": "how long handlers may finish after a SIGTERM or Ctrl-C",
@@ -100,11 +100,11 @@ SETTINGS = {
     "[traces](traces.md); runs have no traces",
     "traces.sample": "the share of runs that have a trace, 0 to 1; the same on all nodes",
     "traces.namespace": "tells deployments with jobs of the same ids apart; the same on all nodes; none",
-    "heartbeat.url": "called by the leader while health is good: see [deploy](deploy.md#heartbeat); nobody is called",
+    "heartbeat.url": "called by the leader while health is good: see [deploy](deploy.md#heartbeat); no URL is called",
     "heartbeat.every": "and how often",
     "metrics.prefix": "what names of [metrics](metrics.md) begin with; `crawler` or `pulse` keep old dashboards",
     "metrics.port": "serves `/metrics` without a token: see [metrics](metrics.md); no port does",
-    "metrics.host": "where that port listens; beyond this machine only if it is said",
+    "metrics.host": "where that port listens; beyond this machine only if it is named",
     "health.queue_depth": "ready runs beyond which [health](health.md) is degraded",
     "health.staleness": "a last success no older than this is fresh, however short the interval",
     "health.intervals": "and so many planned intervals; a job that never succeeded is stale once it failed that often",
@@ -132,7 +132,7 @@ class EffectiveOption(Struct, frozen=True):
         return self.origin != DEFAULT
 
 
-def told(config: Config, overruled: Mapping[str, str] | None = None) -> list[EffectiveOption]:
+def effective_options(config: Config, overruled: Mapping[str, str] | None = None) -> list[EffectiveOption]:
     """Return one line for each option, in the order of the file; `overruled`: live values that do not apply here."""
     usual = Config()
     return [

@@ -147,7 +147,7 @@ class FileJobs:
             return params_in_file(handler, node.plain(), partial=partial)
         except InvalidInput as error:
             for problem in error.problems if isinstance(error, InvalidConfig) else (error,):
-                self._tell(entries, node.place, label, problem.at(handler))
+                self._report(entries, node.place, label, problem.at(handler))
             return {}
 
     def _schedule(self, entries: Entries, tz: str | None, label: str) -> Schedule | None:
@@ -165,7 +165,7 @@ class FileJobs:
         try:
             return _schedule_of(kinds[0], entries, tz)
         except InvalidInput as error:
-            self._tell(entries, entries[kinds[0]].place, label, error.at("schedule"))
+            self._report(entries, entries[kinds[0]].place, label, error.at("schedule"))
             return None
 
     def _options(self, entries: Entries, label: str) -> dict[str, Any]:
@@ -218,10 +218,10 @@ class FileJobs:
         except InvalidInput as error:
             found = (error,)
         for problem in found:
-            self._tell(node.value, node.place, label, problem)
+            self._report(node.value, node.place, label, problem)
         return None
 
-    def _tell(self, entries: Entries, fallback: Place, label: str, problem: InvalidInput) -> None:
+    def _report(self, entries: Entries, fallback: Place, label: str, problem: InvalidInput) -> None:
         """Report a problem at the value that it is about: `retry.base`, `schedule.tz`, `schedule`."""
         path = [_WORDS_OF_THE_FILE.get(part, part) for part in dict.fromkeys(problem.where.split(".")) if part]
         if path[:1] == ["schedule"]:

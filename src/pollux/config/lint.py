@@ -18,10 +18,10 @@ from pollux.errors import InvalidInput
 from pollux.model import Job
 from pollux.secrets import Secrets, has_reference, looks_secret
 
-DOUBTS_MAX = 100
+WARNINGS_MAX = 100
 
 
-def doubts(config: Config, environ: Mapping[str, str]) -> list[InvalidInput]:
+def config_warnings(config: Config, environ: Mapping[str, str]) -> list[InvalidInput]:
     """Return every warning with its place, without the values."""
     found: list[InvalidInput] = []
     if _has_password(config.written.get("store", config.store)):
@@ -30,19 +30,19 @@ def doubts(config: Config, environ: Mapping[str, str]) -> list[InvalidInput]:
         if where.startswith(ENVIRONMENT):
             cure = "any user who can see the environment of the process sees it: write ${file:/path} in its place"
         found.append(InvalidInput("store: a password is written out", where=where, cure=cure))
-    return [*found, *doubts_of_jobs(config, environ)][:DOUBTS_MAX]
+    return [*found, *warnings_of_jobs(config, environ)][:WARNINGS_MAX]
 
 
-def doubts_of_jobs(config: Config, environ: Mapping[str, str]) -> list[InvalidInput]:
+def warnings_of_jobs(config: Config, environ: Mapping[str, str]) -> list[InvalidInput]:
     secrets = Secrets(environ=environ, folder=Path(config.path).resolve().parent if config.path else None)
     found: list[InvalidInput] = []
     for job in config.jobs:
         where = f"{config.places.get(job.id, config.path)}: job {job.id!r}: params"
-        found += [doubt.at(where) for doubt in _written_out(job.params)]
-        found += [doubt.at(where) for doubt in secrets.doubts(job.params)]
-        if len(found) > DOUBTS_MAX:
+        found += [warning.at(where) for warning in _written_out(job.params)]
+        found += [warning.at(where) for warning in secrets.warnings(job.params)]
+        if len(found) > WARNINGS_MAX:
             break
-    return found[:DOUBTS_MAX]
+    return found[:WARNINGS_MAX]
 
 
 def with_jobs_of_code(config: Config, jobs: Iterable[Job]) -> Config:
@@ -87,17 +87,17 @@ def is_service_link(name: str, value: str) -> bool:
     return name.endswith("_PORT") and _LINK.fullmatch(value) is not None
 
 
-def unheeded(environ: Mapping[str, str]) -> str:
+def ineffective_variables(environ: Mapping[str, str]) -> str:
     """Return one line about all variables that are set and do nothing; empty if there are none."""
-    told = []
+    found = []
     for start, means in NOT_YET.items():
         names = sorted(name for name in environ if name.startswith(start))
         if names:
-            told.append(f"without effect: {', '.join(names)} ({means})")
+            found.append(f"without effect: {', '.join(names)} ({means})")
     for name, ours in _MISSPELT.items():
         if (value := environ.get(name)) and not is_service_link(name, value):
-            told.append(f"without effect: {name} (write {ours})")
-    return "; ".join(told)
+            found.append(f"without effect: {name} (write {ours})")
+    return "; ".join(found)
 
 
 def _misspelt() -> dict[str, str]:

@@ -71,7 +71,7 @@ def load_config(
     )
 
 
-def store_said(
+def store_of_invalid(
     path: str | None,
     wrong: InvalidConfig,
     *,
@@ -96,10 +96,12 @@ def store_said(
         section, _, key = given.option.path.rpartition(".")
         if given.option.path in wanted:
             (parts.setdefault(section, {}) if section else parts)[key] = given.value
-    unheard = variables_in(wrong, environ)
-    if (is_written and not is_named and "store" not in parts) or _names_any(unheard, wanted if is_named else _NAMING):
+    ignored_variables = variables_in(wrong, environ)
+    if (is_written and not is_named and "store" not in parts) or _names_any(
+        ignored_variables, wanted if is_named else _NAMING
+    ):
         return None
-    heard = {name: value for name, value in environ.items() if name not in unheard}
+    heard = {name: value for name, value in environ.items() if name not in ignored_variables}
     try:
         found = load_config(
             path, environ=heard, arguments=arguments, raw=None if path is None else msgspec.json.encode(parts)
@@ -107,7 +109,7 @@ def store_said(
     except InvalidConfig:
         return None
     is_told = guesses or path is None or root is not None or found.is_given("store")
-    return msgspec.structs.replace(found, unheard=unheard) if is_told else None
+    return msgspec.structs.replace(found, ignored_variables=ignored_variables) if is_told else None
 
 
 def variables_in(wrong: InvalidConfig, environ: Mapping[str, str]) -> tuple[str, ...]:

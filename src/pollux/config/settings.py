@@ -162,7 +162,7 @@ class Config(Struct, frozen=True, kw_only=True):
     origins: dict[str, str] = field(default_factory=dict)  # "pool.seats" -> default, file:line, environment, argument
     written: dict[str, str] = field(default_factory=dict)  # "store" -> as it is written, if it holds a reference
     arguments: dict[str, Any] = field(default_factory=dict)  # as they were passed, to load all of it again
-    unheard: tuple[str, ...] = ()  # ignored variables with invalid values
+    ignored_variables: tuple[str, ...] = ()  # ignored variables with invalid values
     digest: str = ""  # of the file's bytes
 
     def is_given(self, option: str) -> bool:
@@ -235,8 +235,8 @@ def _size(at_least: int) -> Callable[[Any], int]:
 
 
 def flag(value: Any) -> bool:
-    said = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    known = value if isinstance(value, bool) else said.get(value.lower()) if isinstance(value, str) else None
+    flags = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    known = value if isinstance(value, bool) else flags.get(value.lower()) if isinstance(value, str) else None
     if known is None:
         raise InvalidInput(f"{_shown(value)} is neither true nor false", cure="write true or false")
     return known
@@ -374,7 +374,7 @@ class LiveSetting(Struct, frozen=True):
 
     @property
     def origin(self) -> str:
-        return f"live (by {self.by or 'somebody'}, {format_moment(self.at_ms - self.at_ms % 1_000)})"
+        return f"live (by {self.by or 'unknown'}, {format_moment(self.at_ms - self.at_ms % 1_000)})"
 
 
 def setting_key(path: str) -> str:
@@ -414,12 +414,12 @@ def read_live(notes: Iterable[Note]) -> dict[str, LiveSetting]:
         path = note.key.removeprefix(SETTING)
         value = note.value if isinstance(note.value, dict) else {}
         if path in LIVE_PATHS and note.key != path and "value" in value:
-            said = LiveSetting(path, value["value"], str(value.get("by") or ""), int(value.get("at_ms") or 0))
+            setting = LiveSetting(path, value["value"], str(value.get("by") or ""), int(value.get("at_ms") or 0))
             try:
-                live_value(path, said.value)
+                live_value(path, setting.value)
             except InvalidInput:
                 continue
-            found[path] = said
+            found[path] = setting
     return found
 
 
@@ -431,9 +431,9 @@ def is_overruled(config: Config, path: str) -> bool:
 
 def with_live(config: Config, live: dict[str, LiveSetting]) -> Config:
     """Return the config with these live settings applied."""
-    heard = {path: said for path, said in live.items() if not is_overruled(config, path)}
-    if not heard:
+    applied = {path: setting for path, setting in live.items() if not is_overruled(config, path)}
+    if not applied:
         return config
-    values = {BY_PATH[path].field: live_value(path, said.value) for path, said in heard.items()}
-    origins = config.origins | {path: said.origin for path, said in heard.items()}
+    values = {BY_PATH[path].field: live_value(path, setting.value) for path, setting in applied.items()}
+    origins = config.origins | {path: setting.origin for path, setting in applied.items()}
     return msgspec.structs.replace(config, **values, origins=origins)

@@ -184,7 +184,7 @@ class _TreeBuilder:
         place = _start(event)
         if self._takes_key():
             cure = "keys are plain text; put {{ ... }} and text that begins with { or [ in quotes"
-            self.problems.add(place, "a list or mapping stands where a key belongs", cure=cure)
+            self.problems.add(place, "there is a list or mapping where a key belongs", cure=cure)
             raise _StopReading
         if len(self._open) >= DEPTH_MAX:
             self.problems.add(place, f"more than {DEPTH_MAX} levels inside each other", cure="flatten it")

@@ -174,11 +174,11 @@ def _argv(value: object) -> tuple[str, ...]:
 
 def _env(value: object) -> dict[str, str]:
     env = {}
-    for name, said in _mapping(value, "env", "{LANG: C.UTF-8}").items():
+    for name, given in _mapping(value, "env", "{LANG: C.UTF-8}").items():
         if not _VARIABLE.fullmatch(name):
             raise InvalidInput(f"{name[:60]!r} is no variable", where="env", cure="use letters, digits and _")
-        is_number = isinstance(said, int | float) and not isinstance(said, bool)
-        env[name] = str(said) if is_number else _text(said, f"env.{name}")
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        env[name] = str(given) if is_number else _text(given, f"env.{name}")
     return env
 
 

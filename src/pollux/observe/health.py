@@ -67,7 +67,7 @@ class Health(Struct, frozen=True):
 
     @property
     def is_well(self) -> bool:
-        """Does what should run, run?  Degraded is well enough."""
+        """Whether what should run does run; degraded counts."""
         return self.status != UNHEALTHY
 
     def worries(self) -> list[HealthFinding]:
@@ -75,14 +75,14 @@ class Health(Struct, frozen=True):
 
 
 def judge(snapshot: Snapshot) -> Health:
-    """Every question in order; the answer has a finding for each that can be asked of this snapshot."""
+    """Return the health: a finding for every check that this snapshot allows, in order."""
     findings = tuple(_with_start(finding, snapshot.deployment) for finding in _findings(snapshot))
     worst = max((LEVELS.index(finding.level) for finding in findings), default=0)
     return Health(LEVELS[worst], findings, snapshot)
 
 
 def _with_start(finding: HealthFinding, seen: Deployment | None) -> HealthFinding:
-    """A cure that says to start a node names the command by which this app was started."""
+    """Name in a cure that starts a node the command by which this app was started."""
     if seen is None or not seen.starts or not finding.cure:
         return finding
     source = seen.forsaken[0][0] if seen.forsaken and finding.name == "sources" else ""
@@ -96,7 +96,7 @@ def _findings(snapshot: Snapshot) -> Iterator[HealthFinding]:
         cure = "see that it runs and can be reached from here: pollux doctor; nodes go on by themselves once it answers"
         yield HealthFinding("store", UNHEALTHY, f"the store does not answer: {why}", cure)
     elif seen.sealed:
-        yield _store(seen)  # and nothing else: what stands still here goes on there
+        yield _store(seen)  # and nothing else: the work goes on in the other store
     else:
         yield _store(seen)
         yield _nodes(snapshot, seen)
@@ -106,7 +106,7 @@ def _findings(snapshot: Snapshot) -> Iterator[HealthFinding]:
         if any(each.words(snapshot.now_ms) for each in seen.clocks):
             yield _clock(snapshot, seen)
         yield from _programs(seen)
-        if words := unusable_schedules(seen.aside):
+        if words := unusable_schedules(seen.unreadable):
             yield HealthFinding("schedules", DEGRADED, words, SCHEDULES_CURE)
         for question in (_due, _ready, _queue, _freshness, _sources, _feed, _records, _dead, _stops):
             yield question(snapshot, seen)
@@ -141,7 +141,7 @@ def _store(seen: Deployment) -> HealthFinding:
 def _nodes(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     seats = sum(node.seats for node in seen.nodes)
     serve = serve_words(seen.version)
-    if lack := unserved(seen.version, seen.everybody):
+    if lack := unserved(seen.version, seen.all_nodes):
         return HealthFinding("nodes", UNHEALTHY, f"{lack[0]}: nothing of it is planned or run", lack[1])
     if not seen.nodes:
         return HealthFinding("nodes", UNHEALTHY, "no node lives: nothing is planned or run", f"start one: {serve}")
@@ -158,27 +158,27 @@ def _nodes(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
 
 
 def _leader(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
-    found = leadership(seen.everybody, now_ms=snapshot.now_ms, version=seen.version)
+    found = leadership(seen.all_nodes, now_ms=snapshot.now_ms, version=seen.version)
     level = HEALTHY if not found.cure else DEGRADED if found.is_led or _is_young(snapshot) else UNHEALTHY
     return HealthFinding("leader", level, found.seen, found.cure)
 
 
 def _is_young(snapshot: Snapshot) -> bool:
-    """Are we just after a start, when nobody may lead yet?"""
+    """Whether this node has just started, when there may be no leader yet."""
     node = snapshot.node
     return node is not None and snapshot.now_ms - node.started_ms < 2 * node.leader_ttl_ms
 
 
 def _versions(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
-    """The figures of this version say nothing of a neighbour that stands still."""
-    now_ms, everybody = snapshot.now_ms, seen.everybody
-    found = [(each, leadership(everybody, now_ms=now_ms, version=each.number)) for each in seen.others]
-    amiss = [(each, led) for each, led in found if led.cure]
-    if not amiss:
+    """Judge the other versions: the figures of this one do not show whether they are led."""
+    now_ms, all_nodes = snapshot.now_ms, seen.all_nodes
+    found = [(each, leadership(all_nodes, now_ms=now_ms, version=each.number)) for each in seen.others]
+    faulty = [(each, led) for each, led in found if led.cure]
+    if not faulty:
         return HealthFinding("versions", HEALTHY, f"led as well: {_named([_version(each) for each, _ in found])}")
-    is_lost = any(not led.can_be for _, led in amiss) and not _is_young(snapshot)
-    what = "; ".join(f"{_version(each)}: {led.seen}" for each, led in amiss[:NAMED_MAX])
-    cures = "; ".join(led.cure for _, led in amiss[:NAMED_MAX])
+    is_lost = any(not led.can_be for _, led in faulty) and not _is_young(snapshot)
+    what = "; ".join(f"{_version(each)}: {led.seen}" for each, led in faulty[:NAMED_MAX])
+    cures = "; ".join(led.cure for _, led in faulty[:NAMED_MAX])
     return HealthFinding("versions", UNHEALTHY if is_lost else DEGRADED, what, cures)
 
 
@@ -200,11 +200,13 @@ def _clock(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
 
 
 def _programs(seen: Deployment) -> Iterator[HealthFinding]:
-    """Nodes that get in each other's way: by their handlers, or by their jobs."""
+    """Yield conflicts between nodes: of their handlers, and of the jobs that they declare."""
     if found := handler_conflicts(seen.nodes):
         yield HealthFinding("code", DEGRADED, "; ".join(map(str, found[:NAMED_MAX])), RIVALS_CURE)
-    if seen.at_odds:
-        yield HealthFinding("texts", DEGRADED, "; ".join(map(str, seen.at_odds[:NAMED_MAX])), AT_ODDS_CURE)
+    if seen.declaration_conflicts:
+        yield HealthFinding(
+            "texts", DEGRADED, "; ".join(map(str, seen.declaration_conflicts[:NAMED_MAX])), AT_ODDS_CURE
+        )
 
 
 def _due(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
@@ -214,7 +216,7 @@ def _due(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     if late_ms > min(wait_ms, seen.late_after_ms):
         what = f"due but not fired: job {seen.overdue_job} for {_rough(late_ms)}"
         cure = "see that a node leads and keeps up: pollux nodes, and the CPU of the leader"
-        if held := held_up(seen.everybody, seen.version):
+        if held := held_up(seen.all_nodes, seen.version):
             cure = f"{held}: {LOOP_CURE}"
         return HealthFinding("due", UNHEALTHY if late_ms > wait_ms else DEGRADED, what, cure)
     if late_ms > DUE_NOW_MS:
@@ -260,9 +262,9 @@ def _freshness(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
 
 
 def is_stale(job: JobSnapshot, snapshot: Snapshot) -> bool:
-    """Is its last success older than so many planned intervals, and than the least age that is worth a word?
+    """Whether the last success is older than so many planned intervals, and older than `staleness_ms`.
 
-    One that never succeeded is stale once it has failed that often, or has been due for so long.
+    A job that never succeeded is stale once it has failed that often, or has been due for so long.
     """
     limits = snapshot.limits
     if not job.is_watched or job.planned_ms is None:
@@ -274,7 +276,7 @@ def is_stale(job: JobSnapshot, snapshot: Snapshot) -> bool:
 
 
 def _sources(_: Snapshot, seen: Deployment) -> HealthFinding:
-    """Code that is gone leaves its jobs behind: it may be about to come back."""
+    """Judge sources of which no node lives: their jobs stay, for the nodes may come back."""
     if not seen.nodes:
         return HealthFinding("sources", HEALTHY, "no node lives: all jobs wait")
     if not seen.forsaken:
@@ -297,14 +299,14 @@ def _feed(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
 
 
 def _records(_: Snapshot, seen: Deployment) -> HealthFinding:
-    """What the leader cannot read it leaves alone; an entry of its feed it has made up for."""
-    jobs = [each.words for each in seen.aside if each.kind == JOBS]
+    """Judge records that the leader cannot read; feed entries among them were made up for."""
+    jobs = [each.words for each in seen.unreadable if each.kind == JOBS]
     if jobs:
         cure = "let a newer release lead; if none knows it put it anew or delete it: pollux store check"
         return HealthFinding(
             "records", DEGRADED, f"the leader cannot read {'; '.join(jobs)}: nothing of it is fired", cure
         )
-    entries = [each.words for each in seen.aside if each.kind != SCHEDULES]
+    entries = [each.words for each in seen.unreadable if each.kind != SCHEDULES]
     what = f"; skipped in the last week: {'; '.join(entries)}" if entries else ""
     return HealthFinding("records", HEALTHY, f"no job is unreadable{what}")
 
@@ -333,7 +335,7 @@ def _stops(_: Snapshot, seen: Deployment) -> HealthFinding:
 
 
 def _polling(snapshot: Snapshot, node: NodeSnapshot) -> HealthFinding:
-    """Alive but not polling: a loop that ended, or hangs in a turn, or fails again and again."""
+    """Judge the loops: one that ended, hangs in a turn, or fails again and again."""
     if node.is_draining:
         cure = "it ends by itself; start another one if that was not meant"
         return HealthFinding("polling", DEGRADED, "this node is draining: it claims nothing", cure)
@@ -353,7 +355,7 @@ def _polling(snapshot: Snapshot, node: NodeSnapshot) -> HealthFinding:
 
 
 def _loads(snapshot: Snapshot) -> list[tuple[str, NodeLoad]]:
-    """Whose load, and the load: of this node as it is now, of the others as they told with their last beat."""
+    """Return owner and load: of this node as it is now, of the others as of their last heartbeat."""
     own, seen = snapshot.node, snapshot.deployment
     others = [node for node in (() if seen is None else seen.nodes) if own is None or node.id != own.id]
     mine = [] if own is None else [("", replace(own.load, held_ms=max(own.load.held_ms, own.lag_ms)))]
@@ -361,7 +363,7 @@ def _loads(snapshot: Snapshot) -> list[tuple[str, NodeLoad]]:
 
 
 def of_nodes(nodes: Sequence[Node], *, lag_ms: int) -> Iterator[HealthFinding]:
-    """`loop` and `handlers` of nodes, as they told with their last beats."""
+    """Yield `loop` and `handlers` of nodes, as of their last heartbeats."""
     loads = [(f" of node {node.id}", node.load) for node in nodes]
     if loads:
         yield _loop(loads, lag_ms, None)
@@ -369,7 +371,7 @@ def of_nodes(nodes: Sequence[Node], *, lag_ms: int) -> Iterator[HealthFinding]:
 
 
 def _loop(loads: list[tuple[str, NodeLoad]], most: int, own_ms: int | None) -> HealthFinding:
-    """`own_ms`: the longest that the loop of the node that is asked was held."""
+    """`own_ms`: the longest that the loop of this node was held."""
     held = sorted([(load.held_ms, whose, load.held_by) for whose, load in loads], reverse=True)
     if held[0][0] > most:
         slow = [f"the event loop{whose} was held for {_rough(ms)}{_by(by)}" for ms, whose, by in held if ms > most]
@@ -394,7 +396,7 @@ def _handlers(loads: list[tuple[str, NodeLoad]], busy: int, seats: int) -> Healt
 
 
 def _busy(snapshot: Snapshot) -> tuple[int, int]:
-    """Of this node, or of all where only the store is asked."""
+    """Return busy and all seats of this node, or of all nodes where only the store was read."""
     if snapshot.node is not None:
         return snapshot.node.busy, snapshot.node.seats
     return _busy_of(() if snapshot.deployment is None else snapshot.deployment.nodes)
@@ -405,7 +407,7 @@ def _busy_of(nodes: Sequence[Node]) -> tuple[int, int]:
 
 
 def _seated(loads: list[tuple[str, NodeLoad]]) -> str:
-    """Who has the seats, if all are taken: as many handlers of each node as it named."""
+    """Name the handlers that hold the seats, if all are taken."""
     return ", ".join([f"{', '.join(load.seated)}{whose}" for whose, load in loads if load.seated][:NAMED_MAX])
 
 
@@ -445,7 +447,7 @@ def _count(number: int) -> str:
 
 
 def _rough(ms: int) -> str:
-    """To the second, once there are some."""
+    """Format a duration, rounded down to seconds from one second on."""
     return format_ms(ms // 1_000 * 1_000 if ms >= 1_000 else ms)
 
 
@@ -454,7 +456,7 @@ CLOSED = {"state": "closed", "since": None, "lastTransition": None, "retryAt": N
 
 
 def health_document(health: Health) -> dict[str, Any]:
-    """The deployment's health: `status`, what was found, and the numbers behind it."""
+    """Return the deployment's health: `status`, the findings, and the numbers behind them."""
     snapshot, seen, node = health.snapshot, health.snapshot.deployment, health.snapshot.node
     nodes = _living_nodes(snapshot)
     leader = leader_of(nodes)
@@ -484,7 +486,7 @@ def health_document(health: Health) -> dict[str, Any]:
 
 
 def workers_document(health: Health) -> dict[str, Any]:
-    """Who works: the seats of all living nodes, and what the handlers of this one are at."""
+    """Return the seats of all living nodes, and what the handlers of this one are at."""
     nodes = _living_nodes(health.snapshot)
     seen = health.snapshot.deployment
     total, busy = sum(node.seats for node in nodes), sum(node.busy for node in nodes)
@@ -499,7 +501,7 @@ def workers_document(health: Health) -> dict[str, Any]:
 
 
 def _of_monitor(health: Health) -> dict[str, Any]:
-    """What a monitor of polled things wants to know."""
+    """Return the fields for monitors of polled systems."""
     snapshot, seen, node = health.snapshot, health.snapshot.deployment, health.snapshot.node
     jobs = seen.jobs if seen is not None else ()
     dead = {run.job_id: run for run in reversed(snapshot.dead)}
@@ -528,7 +530,7 @@ def _of_monitor(health: Health) -> dict[str, Any]:
 
 
 def _living_nodes(snapshot: Snapshot) -> list[Node]:
-    """The living; of ourselves we know better than our last beat."""
+    """Return the living nodes; of this one the state as it is now."""
     seen, own = snapshot.deployment, snapshot.node
     found = []
     for node in () if seen is None else seen.nodes:
@@ -578,7 +580,7 @@ def _finding(finding: HealthFinding) -> dict[str, str]:
 
 
 def _cron_jobs(seen: Deployment | None) -> int | None:
-    """None where there are more jobs than were looked at: to count them would be to read them all."""
+    """Return None where there are more jobs than were read one by one."""
     if seen is None or seen.counts.jobs > len(seen.jobs):
         return None
     return sum(job.is_cron for job in seen.jobs)
@@ -639,7 +641,7 @@ def _instance(job: JobSnapshot, snapshot: Snapshot, dead: Run | None) -> dict[st
 
 
 def _first_attempt_ms(dead: Run | None) -> int | None:
-    """When it was first tried; one that was never tried again has no list of earlier ones."""
+    """Return when it was first tried; a run that was never tried again has no list of earlier attempts."""
     if dead is None:
         return None
     return dead.tried[0].started_ms if dead.tried else dead.started_ms

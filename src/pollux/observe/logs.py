@@ -35,7 +35,7 @@ def attach_logs(bus: e.Events) -> Callable[[], None]:
     return detach
 
 
-def _say(level: int, event: e.Event, words: str, *args: Any, error: BaseException | None = None) -> None:
+def _log(level: int, event: e.Event, words: str, *args: Any, error: BaseException | None = None) -> None:
     log.log(level, words, *args, exc_info=error, extra={"event": event})
 
 
@@ -57,38 +57,38 @@ def say_handler_unknown(job_id: str, handler: str, hint: str) -> None:
 class RepeatedWarning:
     """Listener for events that may come every second: the first is logged at once, the others by `LogThrottle`."""
 
-    def __init__(self, sparing: LogThrottle | None = None) -> None:
-        self._sparing = sparing or LogThrottle()
+    def __init__(self, throttle: LogThrottle | None = None) -> None:
+        self._throttle = throttle or LogThrottle()
 
     def listeners(self) -> dict[type[e.Event], e.Listener]:
         return {e.FiringSkipped: self.skipped, e.RunFailed: self.failed, e.LoopHeld: self.held}
 
     def held(self, event: e.LoopHeld) -> None:
-        left_out = self._sparing.left_out(("held", event.by))
+        left_out = self._throttle.left_out(("held", event.by))
         if left_out is None:
             return
-        by, so_far = safe(event.by) or "something that was not seen", format_ms(event.ms)
+        by, so_far = safe(event.by) or "somekey that was not seen", format_ms(event.ms)
         how = f"was held for {so_far} by {by}" if event.is_over else f"is held by {by}, for {so_far} so far"
-        words = "the event loop of node %s %s; nothing else is planned, claimed or answered by it meanwhile: %s%s"
-        _say(logging.WARNING, event, words, event.node, how, LOOP_CURE, _unsaid(left_out))
+        words = "the event loop of node %s %s; nokey else is planned, claimed or answered by it meanwhile: %s%s"
+        _log(logging.WARNING, event, words, event.node, how, LOOP_CURE, _left_out_text(left_out))
 
     def skipped(self, event: e.FiringSkipped) -> None:
-        left_out = self._sparing.left_out(("skipped", event.job_id, event.reason))
+        left_out = self._throttle.left_out(("skipped", event.job_id, event.reason))
         if left_out is None:
             return
         when = format_moment(event.due_ms - event.due_ms % SECOND_MS)
         what = f"the due time {when}" if event.count == 1 else f"{event.count} due times from {when} on"
         words = "job %s: %s skipped: %s%s"
-        _say(logging.INFO, event, words, event.job_id, what, safe(event.reason), _unsaid(left_out))
+        _log(logging.INFO, event, words, event.job_id, what, safe(event.reason), _left_out_text(left_out))
 
     def failed(self, event: e.RunFailed) -> None:
-        left_out = self._sparing.left_out((event.verdict, event.job_id))
+        left_out = self._throttle.left_out((event.verdict, event.job_id))
         if left_out is not None:
             if not log.isEnabledFor(logging.DEBUG):
                 event = replace(event, traceback="")
             follows = _WHAT_FOLLOWS.get(event.verdict, event.verdict)
-            said = safe(event.error), follows, _unsaid(left_out)
-            _say(logging.WARNING, event, "job %s: run %s failed: %s; %s%s", event.job_id, safe(event.run_id), *said)
+            rest = safe(event.error), follows, _left_out_text(left_out)
+            _log(logging.WARNING, event, "job %s: run %s failed: %s; %s%s", event.job_id, safe(event.run_id), *rest)
 
 
 _WHAT_FOLLOWS = {
@@ -98,17 +98,17 @@ _WHAT_FOLLOWS = {
 }
 
 
-def _unsaid(count: int) -> str:
+def _left_out_text(count: int) -> str:
     return f" ({count} more like it since the last such line)" if count else ""
 
 
 _UNREADABLE = {
-    "job": "it is left as it is, and nothing of it is fired; all others go on. A newer release may know it; if none "
+    "job": "it is left as it is, and nokey of it is fired; all others go on. A newer release may know it; if none "
     "does, put it anew or delete it",
     "entry": "it is skipped, all jobs are looked at again, and planning goes on. `pollux store check` shows it for a "
-    "week; nothing else is to be done",
+    "week; nokey else is to be done",
     "run": "it is passed over. Delete it",
-    "note": "a pause stands, anything else of it is passed over. Write it anew or delete it",
+    "note": "a pause stands, anykey else of it is passed over. Write it anew or delete it",
 }
 # Each function below logs one group of events; the type of the event decides level, text and fields.
 
@@ -116,19 +116,19 @@ _UNREADABLE = {
 def _log_node(event: e.Event) -> None:
     match event:
         case e.NodeStarted():
-            _say(logging.INFO, event, "node %s started on %s", event.node, event.store)
+            _log(logging.INFO, event, "node %s started on %s", event.node, event.store)
         case e.NodeStopped():
-            _say(logging.INFO, event, "node %s stopped%s", event.node, ", drained" if event.drained else "")
+            _log(logging.INFO, event, "node %s stopped%s", event.node, ", drained" if event.drained else "")
         case e.StoreSealed():
-            _say(logging.ERROR, event, "this node plans and claims nothing more: %s", safe(event.words))
+            _log(logging.ERROR, event, "this node plans and claims nokey more: %s", safe(event.words))
         case e.ClaimsRefused():
-            _say(logging.WARNING, event, "node %s is given no runs: %s", event.node, safe(event.reason))
+            _log(logging.WARNING, event, "node %s is given no runs: %s", event.node, safe(event.reason))
         case e.RequestRefused():
-            words, more = "the API refused %s (%d): %s%s", _unsaid(event.more)
-            _say(logging.WARNING, event, words, safe(event.who), event.status, safe(event.why), more)
+            words, more = "the API refused %s (%d): %s%s", _left_out_text(event.more)
+            _log(logging.WARNING, event, words, safe(event.who), event.status, safe(event.why), more)
         case e.TracesLost():
             lost = f"{counted(event.count, 'span')} did not reach the collector" if event.count else "there are none"
-            _say(logging.WARNING, event, "traces: %s: %s; runs go on as before", lost, safe(event.why))
+            _log(logging.WARNING, event, "traces: %s: %s; runs go on as before", lost, safe(event.why))
 
 
 def _log_loop(event: e.Event) -> None:
@@ -137,114 +137,114 @@ def _log_loop(event: e.Event) -> None:
             what, count = f"{type(event.error).__name__}: {safe(event.error)}", counted(event.count, "time")
             words = "loop %s: %s (%s); it goes on in %d ms"
             trace = event.error if log.isEnabledFor(logging.DEBUG) else None
-            _say(logging.ERROR, event, words, event.loop, what, count, event.rest_ms, error=trace)
+            _log(logging.ERROR, event, words, event.loop, what, count, event.rest_ms, error=trace)
         case e.LoopRecovered():
             failures = counted(event.count, "failure")
-            _say(logging.INFO, event, "loop %s works again after %s", event.loop, failures)
+            _log(logging.INFO, event, "loop %s works again after %s", event.loop, failures)
         case e.ClockJumped():
             words = "the clock jumped by %d ms; due times follow it, leases of living workers are kept"
-            _say(logging.WARNING, event, words, event.by_ms)
+            _log(logging.WARNING, event, words, event.by_ms)
         case e.HandlerStuck():
             words, stuck = "run %s of job %s ignores its end and keeps its seat; stuck by now: %s", event.stuck
-            _say(logging.WARNING, event, words, event.run_id, event.job_id, counted(stuck, "seat"))
+            _log(logging.WARNING, event, words, event.run_id, event.job_id, counted(stuck, "seat"))
 
 
 def _log_plan(event: e.Event) -> None:
     match event:
         case e.TermWon():
-            _say(logging.INFO, event, "node %s leads, term %d", event.node, event.term)
+            _log(logging.INFO, event, "node %s leads, term %d", event.node, event.term)
         case e.TermLost():
             level = logging.INFO if event.resigned else logging.WARNING
-            _say(level, event, "node %s no longer leads term %d: %s", event.node, event.term, safe(event.why))
+            _log(level, event, "node %s no longer leads term %d: %s", event.node, event.term, safe(event.why))
         case e.PlanFenced():
-            words = "a plan of node %s for term %d came too late: its term was over, and nothing of it was written"
-            _say(logging.WARNING, event, words, event.node, event.term)
+            words = "a plan of node %s for term %d came too late: its term was over, and nokey of it was written"
+            _log(logging.WARNING, event, words, event.node, event.term)
         case e.RecordUnreadable():
             what = f"entry {event.name} of the feed" if event.kind == "entry" else f"{event.kind} {event.name!r}"
             what += f", and {event.more} more," if event.more else ""
             words, cure = "%s cannot be read by the leader (%s): %s", _UNREADABLE.get(event.kind, "it is passed over")
-            _say(logging.WARNING, event, words, safe(what), safe(event.why), cure)
+            _log(logging.WARNING, event, words, safe(what), safe(event.why), cure)
         case e.LeaseWasLost():
             words = "run %s of job %s lost its lease: %s"
-            _say(logging.WARNING, event, words, event.run_id, event.job_id, safe(event.why))
+            _log(logging.WARNING, event, words, event.run_id, event.job_id, safe(event.why))
         case e.JobRefused():
-            _say(logging.ERROR, event, "job %s cannot be planned: %s", event.job_id, safe(event.error))
+            _log(logging.ERROR, event, "job %s cannot be planned: %s", event.job_id, safe(event.error))
 
 
 def _log_jobs(event: e.Event) -> None:
     match event:
         case e.JobsDeclared():
             counts = counted(event.added, "job"), event.changed, event.gone
-            _say(logging.INFO, event, "%s: %s added, %d changed, %d removed", event.source, *counts)
+            _log(logging.INFO, event, "%s: %s added, %d changed, %d removed", event.source, *counts)
         case e.JobsElsewhere():
             words = (
                 "%s: %s left in another version (%s in version %d); "
                 "to have them here: pollux jobs move %s --to-version %d"
             )
             where = event.job_id, event.version, event.job_id, event.own
-            _say(logging.WARNING, event, words, event.source, counted(event.count, "job"), *where)
+            _log(logging.WARNING, event, words, event.source, counted(event.count, "job"), *where)
         case e.CodeDiffers():
-            _say(logging.WARNING, event, "%s; %s", safe(event.words), RIVALS_CURE)
+            _log(logging.WARNING, event, "%s; %s", safe(event.words), RIVALS_CURE)
         case e.JobsDiffer():
-            _say(logging.WARNING, event, "%s; %s", safe(event.words), AT_ODDS_CURE)
+            _log(logging.WARNING, event, "%s; %s", safe(event.words), AT_ODDS_CURE)
         case e.JobUnreadable():
             words = (
                 "%s: job %r is stored and cannot be read here (%s): it is left as it is, for a node of a newer "
                 "release; if there is none, another program wrote it: once it is deleted, it is declared anew"
             )
-            _say(logging.WARNING, event, words, event.source, event.job_id, safe(event.why))
+            _log(logging.WARNING, event, words, event.source, event.job_id, safe(event.why))
         case e.ReleaseIsOld():
             words = (
                 "%s: release %d is known, this node has release %d and changes no job; deploy the newer one, or start "
                 "this code under a higher number (another app needs a name of its own)"
             )
-            _say(logging.WARNING, event, words, event.source, event.newest, event.release)
+            _log(logging.WARNING, event, words, event.source, event.newest, event.release)
 
 
 def _log_config(event: e.Event) -> None:
     match event:
         case e.ConfigReloaded():
             what = safe(event.path), safe(event.by), safe(event.changes)
-            _say(logging.INFO, event, "%s was read again (by %s): %s", *what)
+            _log(logging.INFO, event, "%s was read again (by %s): %s", *what)
         case e.ReloadRefused():
             more = f" and {event.count - len(event.problems)} more" if event.count > len(event.problems) else ""
-            words, count = "%s was read again and changes nothing, because of %s: %s%s", counted(event.count, "problem")
-            _say(logging.ERROR, event, words, safe(event.path), count, "; ".join(map(safe, event.problems)), more)
+            words, count = "%s was read again and changes nokey, because of %s: %s%s", counted(event.count, "problem")
+            _log(logging.ERROR, event, words, safe(event.path), count, "; ".join(map(safe, event.problems)), more)
         case e.FileDiffers():
             words = (
                 "%s: node %s made another text of this file hold; this node leaves its jobs alone until its own file "
                 "says the same, or is read again: pollux reload"
             )
-            _say(logging.WARNING, event, words, safe(event.source), safe(event.node))
+            _log(logging.WARNING, event, words, safe(event.source), safe(event.node))
         case e.FileVersionUnsaved():
             words = "the text of the config was not kept for `pollux reload --rollback`: %s: %s"
-            _say(logging.WARNING, event, words, safe(event.folder), safe(event.why))
+            _log(logging.WARNING, event, words, safe(event.folder), safe(event.why))
         case e.SettingsHeard():
-            _say(logging.INFO, event, "changed for all nodes: %s", "; ".join(map(safe, event.changes)))
+            _log(logging.INFO, event, "changed for all nodes: %s", "; ".join(map(safe, event.changes)))
 
 
 def _log_run(event: e.Event) -> None:
     match event:
         case e.RunsFired():
             fired = counted(event.count, "run")
-            _say(logging.DEBUG, event, "%s fired, at most %d ms late", fired, event.late_ms_max)
+            _log(logging.DEBUG, event, "%s fired, at most %d ms late", fired, event.late_ms_max)
         case e.RunFired():
-            _say(logging.DEBUG, event, "run %s of job %s fired", event.run_id, event.job_id)
+            _log(logging.DEBUG, event, "run %s of job %s fired", event.run_id, event.job_id)
         case e.RunHeld():
-            _say(logging.DEBUG, event, "run %s is held: %s", event.run_id, safe(event.reason))
+            _log(logging.DEBUG, event, "run %s is held: %s", event.run_id, safe(event.reason))
         case e.RunReleased():
-            _say(logging.DEBUG, event, "run %s is released", event.run_id)
+            _log(logging.DEBUG, event, "run %s is released", event.run_id)
         case e.RunStarted():
             words = "run %s started, delivery %d, %d ms late"
-            _say(logging.DEBUG, event, words, event.run_id, event.fence, event.late_ms)
+            _log(logging.DEBUG, event, words, event.run_id, event.fence, event.late_ms)
         case e.RunSettled():
             how = "failed" if event.verdict == "done" and event.error else event.verdict
             answer = "" if event.answer == "ok" else f" (the store answers {event.answer})"
             why = f": {safe(event.error)}" if event.error else ""
-            _say(logging.DEBUG, event, "run %s: %s%s in %d ms%s", event.run_id, how, answer, event.duration_ms, why)
+            _log(logging.DEBUG, event, "run %s: %s%s in %d ms%s", event.run_id, how, answer, event.duration_ms, why)
         case e.RunStopped():
             words, why = "run %s of job %s is %s, no handler ended: %s", safe(event.why) or "handed back"
-            _say(logging.DEBUG, event, words, event.run_id, event.job_id, event.state, why)
+            _log(logging.DEBUG, event, words, event.run_id, event.job_id, event.state, why)
 
 
 _ALWAYS: dict[e.Listener, tuple[type[e.Event], ...]] = {
@@ -258,7 +258,7 @@ _EACH_RUN = (e.RunsFired, e.RunFired, e.RunHeld, e.RunReleased, e.RunStarted, e.
 
 
 EVERY_SECONDS = 60.0
-THINGS_MAX = 10_000  # beyond it every key is logged anew
+KEYS_MAX = 10_000  # beyond it every key is logged anew
 
 
 class LogThrottle:
@@ -266,18 +266,18 @@ class LogThrottle:
 
     def __init__(self, *, every_seconds: float = EVERY_SECONDS, now: Callable[[], float] = time.monotonic) -> None:
         self._every, self._now = every_seconds, now
-        self._said: dict[Hashable, float] = {}
-        self._unsaid: dict[Hashable, int] = {}
+        self._logged_at: dict[Hashable, float] = {}
+        self._left_out: dict[Hashable, int] = {}
 
-    def left_out(self, thing: Hashable) -> int | None:
+    def left_out(self, key: Hashable) -> int | None:
         """Return None to leave it out this time, otherwise how many were left out since the last line."""
         now = self._now()
-        said_at = self._said.get(thing)
-        if said_at is not None and now - said_at < self._every:
-            self._unsaid[thing] = self._unsaid.get(thing, 0) + 1
+        logged_at = self._logged_at.get(key)
+        if logged_at is not None and now - logged_at < self._every:
+            self._left_out[key] = self._left_out.get(key, 0) + 1
             return None
-        if len(self._said) >= THINGS_MAX:
-            self._said.clear()
-            self._unsaid.clear()
-        self._said[thing] = now
-        return self._unsaid.pop(thing, 0)
+        if len(self._logged_at) >= KEYS_MAX:
+            self._logged_at.clear()
+            self._left_out.clear()
+        self._logged_at[key] = now
+        return self._left_out.pop(key, 0)

@@ -32,13 +32,13 @@ class MeasuredMetrics(Protocol):
 
 
 async def exposition(app: MeasuredMetrics, *, openmetrics: bool = False) -> bytes:
-    """All metrics of this process, as text in the format that `content_type` names."""
+    """Return all metrics of this process, as text in the format that `content_type` names."""
     readings = await app.readings()
-    return await _aside(lambda: render(readings, openmetrics=openmetrics))
+    return await _in_thread(lambda: render(readings, openmetrics=openmetrics))
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Does whoever sent this Accept header know the newer format?"""
+    """Whether the client accepts the newer format."""
     return any(part.partition(";")[0].strip().lower() == "application/openmetrics-text" for part in accept.split(","))
 
 
@@ -56,13 +56,13 @@ def render(readings: Readings, *, openmetrics: bool = False) -> bytes:
     return text.generate_latest(collector)
 
 
-async def _aside(write: Callable[[], bytes]) -> bytes:
-    """In a thread of its own, one after the other: those that asyncio keeps may all be held by handlers."""
+async def _in_thread(write: Callable[[], bytes]) -> bytes:
+    """Write in a thread of its own, one text at a time: handlers may hold all threads of asyncio."""
     loop = asyncio.get_running_loop()
     written: asyncio.Future[bytes] = loop.create_future()
 
-    def tell(answer: bytes | Exception) -> None:
-        if written.done():  # whoever asked is gone
+    def deliver(answer: bytes | Exception) -> None:
+        if written.done():  # the caller was cancelled
             return
         if isinstance(answer, Exception):
             written.set_exception(answer)
@@ -74,17 +74,17 @@ async def _aside(write: Callable[[], bytes]) -> bytes:
         try:
             with _ONE_WRITES:
                 answer = write()
-        except Exception as error:  # noqa: BLE001  told to whoever asked
+        except Exception as error:  # noqa: BLE001  raised in the caller
             answer = error
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, answer)
+            loop.call_soon_threadsafe(deliver, answer)
 
     threading.Thread(target=work, name="pollux-metrics", daemon=True).start()
     return await written
 
 
 def names(prefix: str = "pollux") -> frozenset[str]:
-    """Every name under which there are samples, for those who write dashboards and alerts."""
+    """Return every name under which there are samples, for dashboards and alerts."""
     found: set[str] = set()
     for family in FAMILIES:
         name = family.full_name(prefix)
@@ -100,7 +100,7 @@ def names(prefix: str = "pollux") -> frozenset[str]:
 
 
 class _Collector:
-    """The families of one look, as prometheus_client wants them; and those of the process."""
+    """Collector for prometheus_client: the families of one reading, and those of the process."""
 
     def __init__(self, readings: Readings) -> None:
         self._readings = readings
@@ -150,6 +150,11 @@ log = logging.getLogger("pollux")
 
 
 class MetricsPort:
+    """Server of `GET /metrics` and nothing else, on this machine alone unless the operator names a host.
+
+    It answers one request a connection, a few at a time and each within seconds; silent clients are cut off.
+    """
+
     def __init__(self, app: MeasuredMetrics, host: str, port: int) -> None:
         self.app, self.host, self.port = app, host, port
         self._server: asyncio.Server | None = None
@@ -171,16 +176,16 @@ class MetricsPort:
         server, self._server = self._server, None
         if server is not None:
             server.close()
-        for talk in self._open:
-            talk.cancel()
+        for connection in self._open:
+            connection.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talk = asyncio.get_running_loop().create_task(self._talk(reader, writer), name="pollux metrics")
-        self._open.add(talk)
-        talk.add_done_callback(self._open.discard)
+        connection = asyncio.get_running_loop().create_task(self._connection(reader, writer), name="pollux metrics")
+        self._open.add(connection)
+        connection.add_done_callback(self._open.discard)
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):  # TimeoutError is one
                 async with asyncio.timeout(PATIENCE_SECONDS):
@@ -188,7 +193,7 @@ class MetricsPort:
                     writer.write(answer)
                     await writer.drain()
                 if not answer.startswith(b"HTTP/1.1 200"):
-                    await _hear_out(reader, writer)
+                    await _read_rest(reader, writer)
         finally:
             writer.close()
 
@@ -214,13 +219,13 @@ class MetricsPort:
         return answer[: len(answer) - len(body)] if method == "HEAD" else answer
 
     def _is_meant(self, host: str) -> bool:
-        """On loopback only by a name of this machine: a web page must not reach it through one of its own."""
+        """On loopback only a name of this machine is accepted: a web page must not reach it through one of its own."""
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         return self.host not in LOOPBACK or name.strip("[]").lower() in ("", *LOOPBACK)
 
 
-async def _hear_out(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Who still speaks would not hear our answer if we hung up at once."""
+async def _read_rest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read what the client still sends: closing at once could discard our answer."""
     writer.write_eof()
     async with asyncio.timeout(LINGER_SECONDS):
         while await reader.read(HEAD_BYTES_MAX):

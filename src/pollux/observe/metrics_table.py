@@ -1,10 +1,10 @@
 """Table of the metrics, and the functions that read their samples from one snapshot.
 
-A row has the name after the prefix, the kind, whose number it is, and the function that reads it.  Whose number:
+A row has the name after the prefix, the kind, the scope, and the function that reads it.  Scopes:
 
 * `node`: this process has counted it since it started.  Of several nodes, add them up.
 * `leader`: only the node that leads has it; elsewhere the metric has no samples.  Of several nodes, take the largest.
-* `store`: all nodes read the same from the store.  Of several nodes, take the largest, never the sum.
+* `store`: all nodes read the same number from the store.  Of several nodes, take the largest, never the sum.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Sample = tuple[tuple[str, ...], "float | Histogram"]
 
 
 class Readings(Struct, frozen=True, kw_only=True):
-    """All that the metrics are made of."""
+    """Everything that the metrics are computed from."""
 
     prefix: str
     version: str
@@ -127,7 +127,7 @@ def errors(tally: Counters) -> Iterator[Sample]:
 
 
 def in_flight(readings: Readings) -> Iterator[Sample]:
-    """A kind of which none is at work is told, too, once it was: a gauge that is not there is not 0."""
+    """Yield kinds with no handler at work, too, once there was one: a missing gauge is not 0."""
     node, tally = readings.snapshot.node, readings.tally
     kinds = {} if tally is None else dict.fromkeys((ends.kind for ends in tally.by_job), 0)
     for sitting in () if node is None else node.sitting:

@@ -30,7 +30,7 @@ JOBS_MAX = 200  # jobs that are looked at one by one
 
 
 class JobSnapshot(Struct, frozen=True):
-    """One job, as far as those who watch want to know."""
+    """One job, as metrics and health need it."""
 
     id: str
     kind: str  # its group, else its handler
@@ -52,7 +52,7 @@ class JobSnapshot(Struct, frozen=True):
 
 
 class Deployment(Struct, frozen=True):
-    """All nodes together: what the store says at one moment."""
+    """All nodes together, as read from the store at one moment."""
 
     read_ms: int
     counts: Counts
@@ -68,12 +68,14 @@ class Deployment(Struct, frozen=True):
     stops: tuple[tuple[str, str], ...] = ()  # pauses: what is stopped, and why in words
     drained: tuple[Drained, ...] = ()
     problems: tuple[str, ...] = ()  # what is wrong with the place of the store, each with its cure after the last `; `
-    sealed: str = ""  # why nobody works on the store, and the cure, if it was moved elsewhere
-    aside: tuple[UnreadableNote, ...] = ()  # what the leader cannot read
+    sealed: str = ""  # why no node works on the store, and the cure, if it was moved elsewhere
+    unreadable: tuple[UnreadableNote, ...] = ()  # what the leader cannot read
     clocks: tuple[ClockNote, ...] = ()  # the highest times that were planned by
     forsaken: tuple[tuple[str, tuple[str, ...]], ...] = ()  # sources of which no node lives, and their jobs
     starts: tuple[StartCommand, ...] = ()  # how nodes were started, where one is missing
-    at_odds: tuple[DeclarationConflict, ...] = ()  # nodes that declare other jobs than the latest text of their source
+    declaration_conflicts: tuple[
+        DeclarationConflict, ...
+    ] = ()  # nodes that declare other jobs than the latest text of their source
 
     @property
     def waiting(self) -> int:
@@ -86,12 +88,12 @@ class Deployment(Struct, frozen=True):
         return tuple([each for each in self.versions if each.number != self.version and has_work(each.counts)])
 
     @property
-    def everybody(self) -> tuple[Node, ...]:
+    def all_nodes(self) -> tuple[Node, ...]:
         return (*self.nodes, *self.elsewhere)
 
 
 def has_work(counts: Counts) -> bool:
-    """Is there anything that wants a leader?"""
+    """Whether there is anything that needs a leader."""
     return bool(counts.jobs or counts.held or counts.ready or counts.leased)
 
 
@@ -205,7 +207,7 @@ class Counters(Struct, frozen=True, kw_only=True):
 
 
 class HealthLimits(Struct, frozen=True):
-    """From when on something is worth a word."""
+    """Limits beyond which a finding is no longer healthy."""
 
     queue_depth: int = 50
     staleness_ms: int = 5_000
@@ -217,7 +219,7 @@ class HealthLimits(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """All that health is judged by."""
+    """Everything that health and metrics are computed from."""
 
     now_ms: int
     store: str

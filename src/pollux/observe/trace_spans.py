@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from pollux.observe.traces import SpanRecord, TraceOptions, TracePosition, attributes_of, mark_of
+from pollux.observe.traces import SpanRecord, TraceOptions, TracePosition, attributes_of, trace_position
 from pollux.secrets import hide
 from pollux.version import __version__
 
@@ -32,12 +32,12 @@ class Spans:
         return [self._span(step) for step in steps]
 
     def _span(self, step: SpanRecord) -> ReadableSpan:
-        mark = mark_of(step.run_id, self._namespace)
-        root = _context(mark, mark.root_id)
+        position = trace_position(step.run_id, self._namespace)
+        root = _context(position, position.root_id)
         is_root = step.name == "run"
         return ReadableSpan(
             f"pollux.{step.name}",
-            context=root if is_root else _context(mark, mark.span_id(step.name, step.fence)),
+            context=root if is_root else _context(position, position.span_id(step.name, step.fence)),
             parent=None if is_root else root,
             resource=self._resource,
             attributes=attributes_of(step),
@@ -51,19 +51,19 @@ class Spans:
 
     def _link(self, run_id: str) -> Link:
         """To the trace of a run that this one enqueued."""
-        mark = mark_of(run_id, self._namespace)
-        return Link(_context(mark, mark.root_id), {"pollux.run.id": hide(run_id)})
+        position = trace_position(run_id, self._namespace)
+        return Link(_context(position, position.root_id), {"pollux.run.id": hide(run_id)})
 
 
-def _context(mark: TracePosition, span_id: str) -> SpanContext:
-    return SpanContext(int(mark.trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=_SAMPLED)
+def _context(position: TracePosition, span_id: str) -> SpanContext:
+    return SpanContext(int(position.trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=_SAMPLED)
 
 
 def _resource(namespace: str, node_id: str) -> Resource:
-    """Who tells it; what the standard variables say of that holds before ours."""
-    said = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    """Return the resource of this node; the standard variables override ours."""
+    variables = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     ours = {"service.instance.id": node_id, "service.version": __version__}
-    if not os.environ.get("OTEL_SERVICE_NAME") and "service.name=" not in said:
+    if not os.environ.get("OTEL_SERVICE_NAME") and "service.name=" not in variables:
         ours["service.name"] = SERVICE
     if namespace:
         ours["service.namespace"] = namespace

@@ -63,7 +63,7 @@ class TraceOptions(Struct, frozen=True, kw_only=True):
 
 
 class SpanRecord(Struct, frozen=True):
-    """A span to be, as the engine tells it."""
+    """Data of a span, as emitted by the engine."""
 
     name: str
     run_id: str
@@ -79,7 +79,7 @@ class SpanRecord(Struct, frozen=True):
 
 
 def endpoint_of(options: TraceOptions, environ: Mapping[str, str]) -> tuple[str, bool]:
-    """Where spans go, and whether we were asked for it ourselves; "": nowhere."""
+    """Return where spans go ("": nowhere), and whether our own option names it."""
     whole, ground = (environ.get(name, "") for name in STANDARD)
     asked = options.endpoint
     if asked and asked not in (whole, ground):
@@ -94,16 +94,16 @@ def _whole(url: str) -> str:
 
 
 class Traces:
-    """What a node tells of its runs, to whom it was told to tell it."""
+    """Span records of a node, and their export."""
 
     def __init__(self, options: TraceOptions, export: Export) -> None:
         self.options, self.export = options, export
 
-    # what a handler is told
-
     def traceparent(self, run_id: str, fence: int) -> str:
-        mark = mark_of(run_id, self.options.namespace)
-        return traceparent_of(mark, mark.span_id("attempt", fence), is_sampled=mark.roll < self.options.sample)
+        position = trace_position(run_id, self.options.namespace)
+        return traceparent_of(
+            position, position.span_id("attempt", fence), is_sampled=position.roll < self.options.sample
+        )
 
     def enter(self, traceparent: str) -> None:
         from opentelemetry import context, trace
@@ -113,10 +113,8 @@ class Traces:
         where = trace.SpanContext(*ids, is_remote=False, trace_flags=trace.TraceFlags(int(flags, 16)))
         context.attach(trace.set_span_in_context(trace.NonRecordingSpan(where)))
 
-    # what the collector is told
-
     def listen(self, bus: e.Events) -> Callable[[], None]:
-        """From now on; the answer ends it."""
+        """Listen to the bus; the returned function ends it."""
         listeners: dict[type[e.Event], e.Listener] = {
             e.RunFired: self._fired,
             e.RunStarted: self._started,
@@ -143,10 +141,10 @@ class Traces:
 
     def _settled(self, event: e.RunSettled) -> None:
         if event.answer == "lost" or not self._is_sampled(event.run_id):
-            return  # `_lost` has told it
+            return  # `_lost` has emitted it
         run_id, job_id, fence, attempt = event.run_id, event.job_id, event.fence, event.attempt
-        is_told = event.has_outcome and event.verdict != "cancelled"  # of that one the error is why it was cancelled
-        is_failed = event.verdict == "dead" or (is_told and bool(event.error))
+        may_fail = event.has_outcome and event.verdict != "cancelled"  # of that one the error is why it was cancelled
+        is_failed = event.verdict == "dead" or (may_fail and bool(event.error))
         outcome = "failed" if is_failed and event.verdict == "done" else _WORDS.get(event.verdict, event.verdict)
         error = event.error if is_failed else ""
         if event.started_ms:
@@ -171,16 +169,16 @@ class Traces:
 
     def _is_sampled(self, run_id: str) -> bool:
         share = self.options.sample
-        return share >= 1 or mark_of(run_id, self.options.namespace).roll < share
+        return share >= 1 or trace_position(run_id, self.options.namespace).roll < share
 
 
 def open_traces(
     options: TraceOptions, node_id: str, on_lost: Callable[[int, str], None], environ: Mapping[str, str] | None = None
 ) -> Traces | None:
-    """Traces as the options and the standard variables ask for them; None if they do not.
+    """Return traces as the options and the standard variables ask for them; None if they do not.
 
-    Where we were asked ourselves and cannot, that is an error.  A variable that a platform sets everywhere stops no
-    node: `on_lost` says what is missing.
+    An option of ours that cannot be met is an error.  A variable that a platform sets everywhere stops no node:
+    `on_lost` reports what is missing.
     """
     environ = os.environ if environ is None else environ
     endpoint, is_ours = endpoint_of(options, environ)
@@ -204,24 +202,24 @@ def open_traces(
 
 
 def error_class(error: str) -> str:
-    """The class at the beginning of "ValueError: no such host"; of anything else nothing is told."""
+    """Return the class at the beginning of "ValueError: no such host"; anything else stays private."""
     found = _CLASS.match(error)
     return found[0][:ERROR_CHARS_MAX] if found else "error"
 
 
 def attributes_of(step: SpanRecord) -> dict[str, str | int]:
-    """All that is ever told of a run; no text of a handler's is among it."""
-    said: dict[str, str | int] = {
+    """Return all attributes of a span; no text of a handler is among them."""
+    attributes: dict[str, str | int] = {
         "pollux.run.id": hide(step.run_id)[:ID_CHARS_MAX],
         "pollux.job.id": hide(step.job_id)[:ID_CHARS_MAX],
     }
     if step.fence:
-        said |= {"pollux.attempt": step.attempt, "pollux.delivery": step.fence}
+        attributes |= {"pollux.attempt": step.attempt, "pollux.delivery": step.fence}
     if step.outcome:
-        said["pollux.outcome"] = step.outcome
+        attributes["pollux.outcome"] = step.outcome
     if step.is_failed:
-        said["error.type"] = error_class(step.error)
-    return said
+        attributes["error.type"] = error_class(step.error)
+    return attributes
 
 
 LINKS_MAX = 100  # of one call that enqueued many
@@ -236,29 +234,29 @@ class TracePosition(Struct, frozen=True):
     roll: float  # in [0, 1): below the share that is sampled, it is
 
     def span_id(self, step: str, fence: int = 0) -> str:
-        """The id of a step of the run; the same step told twice is the same span."""
+        """Return the id of a step of the run; the same step always has the same span."""
         return sha256(f"{self.trace_id}\x1f{step}\x1f{fence}".encode()).hexdigest()[:16]
 
 
-def mark_of(run_id: str, namespace: str = "") -> TracePosition:
+def trace_position(run_id: str, namespace: str = "") -> TracePosition:
     digest = sha256((f"{namespace}\x1f{run_id}" if namespace else run_id).encode("utf-8", "surrogateescape")).digest()
     return TracePosition(digest[:16].hex(), digest[16:24].hex(), int.from_bytes(digest[24:]) / _ALL)
 
 
-def traceparent_of(mark: TracePosition, span_id: str, *, is_sampled: bool) -> str:
-    """As W3C writes it."""
-    return f"00-{mark.trace_id}-{span_id}-{'01' if is_sampled else '00'}"
+def traceparent_of(position: TracePosition, span_id: str, *, is_sampled: bool) -> str:
+    """Format the header of W3C Trace Context."""
+    return f"00-{position.trace_id}-{span_id}-{'01' if is_sampled else '00'}"
 
 
 def link_runs(run_ids: Sequence[str], namespace: str = "") -> None:
-    """Let the caller's own span, if it has one, link to the traces of the runs it just enqueued.
+    """Link the caller's own span, if there is one, to the traces of the runs it just enqueued.
 
     The link is in the caller's trace, where it costs the run nothing and needs no field in the store.  Without
     OpenTelemetry in the process this is one look into a table.
     """
     api = sys.modules.get("opentelemetry.trace")
     if api is not None:
-        with suppress(Exception):  # whatever version of it the process has: the runs are accepted already
+        with suppress(Exception):  # of any version of it: the runs are accepted already
             _link(api, run_ids[:LINKS_MAX], namespace)
 
 
@@ -267,8 +265,8 @@ def _link(api: Any, run_ids: Sequence[str], namespace: str) -> None:
     if not span.is_recording():
         return
     for run_id in run_ids:
-        mark = mark_of(run_id, namespace)
-        ids = int(mark.trace_id, 16), int(mark.root_id, 16)
+        position = trace_position(run_id, namespace)
+        ids = int(position.trace_id, 16), int(position.root_id, 16)
         flags = api.TraceFlags(api.TraceFlags.SAMPLED)
         span.add_link(api.SpanContext(*ids, is_remote=True, trace_flags=flags), {"pollux.run.id": run_id})
 
@@ -284,7 +282,7 @@ Lost = Callable[[int, str], None]
 
 
 class Exporter(Protocol):
-    """What we use of OpenTelemetry's own."""
+    """The part of OpenTelemetry's exporter that is used."""
 
     def export(self, spans: Sequence[Any]) -> Any: ...
 
@@ -292,7 +290,7 @@ class Exporter(Protocol):
 
 
 class ExportErrors(logging.Filter):
-    """What the exporter says in our thread is ours to say, sparingly; what it says for others is theirs."""
+    """Filter that keeps the exporter's log records of our thread, to be logged by us, throttled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -307,7 +305,7 @@ class ExportErrors(logging.Filter):
 
 
 class Export:
-    """The line of steps and the thread that makes spans of them and sends them."""
+    """Bounded queue of span records, and the thread that sends them."""
 
     def __init__(
         self,
@@ -325,18 +323,18 @@ class Export:
         self._exporter, self._spans_of, self._on_lost = exporter, spans_of, on_lost
         self._waiting_max, self._gather, self._flush = waiting_max, gather_seconds, flush_seconds
         self._waiting: deque[Any] = deque()
-        self._bell = threading.Event()
+        self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._overheard, self._sparing, self._said = ExportErrors(), LogThrottle(), 0
+        self._errors, self._throttle, self._reported = ExportErrors(), LogThrottle(), 0
         self._is_over = False
-        self._thread = threading.Thread(target=self._labour, name="pollux-traces", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="pollux-traces", daemon=True)
 
     @property
     def dropped(self) -> int:
         return self.overflowed + self.refused
 
     def counts(self) -> dict[str, int]:
-        """What became of all spans that are no longer here, for the metrics."""
+        """Return what became of all spans that left the queue, for the metrics."""
         return {"exported": self.exported, "dropped": self.overflowed, "failed": self.refused}
 
     @property
@@ -345,35 +343,35 @@ class Export:
 
     def start(self) -> None:
         for name in _EXPORTERS:
-            logging.getLogger(name).addFilter(self._overheard)
+            logging.getLogger(name).addFilter(self._errors)
         self._thread.start()
 
     def put(self, step: Any) -> None:
-        """From the event loop; it never waits."""
+        """Add a record; called by the event loop, never waits."""
         waiting = len(self._waiting)
         if waiting >= self._waiting_max:
             self.overflowed += 1
             return
         self._waiting.append(step)
         if not waiting:
-            self._bell.set()
+            self._wake.set()
 
     def stop(self) -> None:
-        """Send what is left, for as long as there is patience; called beside the event loop."""
+        """Send what is left, for `flush_seconds` at most; called in a thread."""
         self._stopping.set()
-        self._bell.set()
+        self._wake.set()
         self._thread.join(self._flush)
         self._is_over = True
         self._exporter.shutdown()  # ends the exporter's own retries
         self.overflowed += len(self._waiting)
         for name in _EXPORTERS:
-            logging.getLogger(name).removeFilter(self._overheard)
+            logging.getLogger(name).removeFilter(self._errors)
 
-    def _labour(self) -> None:
-        self._overheard.thread = threading.get_ident()
+    def _work(self) -> None:
+        self._errors.thread = threading.get_ident()
         while not self._stopping.is_set():
-            self._bell.wait()
-            self._bell.clear()
+            self._wake.wait()
+            self._wake.clear()
             self._stopping.wait(self._gather)
             self._send_all()
 
@@ -382,11 +380,11 @@ class Export:
             self._send([self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))])
 
     def _send(self, steps: Sequence[Any]) -> None:
-        self._overheard.words = ""
+        self._errors.words = ""
         try:
             is_sent = self._exporter.export(self._spans_of(steps)).name == "SUCCESS"
-        except Exception as error:  # noqa: BLE001  whatever a collector makes of it
-            is_sent, self._overheard.words = False, f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001  whatever the collector answers
+            is_sent, self._errors.words = False, f"{type(error).__name__}: {error}"
         if is_sent:
             self.exported += len(steps)
         else:
@@ -394,9 +392,9 @@ class Export:
         self._say_lost()
 
     def _say_lost(self) -> None:
-        unsaid = self.dropped - self._said
-        if not unsaid or self._sparing.left_out("lost") is None:
+        lost = self.dropped - self._reported
+        if not lost or self._throttle.left_out("lost") is None:
             return
-        self._said += unsaid
-        why = self._overheard.words or f"more than {self._waiting_max} were waiting for the collector"
-        self._on_lost(unsaid, safe(why, WHY_CHARS_MAX))
+        self._reported += lost
+        why = self._errors.words or f"more than {self._waiting_max} were waiting for the collector"
+        self._on_lost(lost, safe(why, WHY_CHARS_MAX))

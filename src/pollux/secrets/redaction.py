@@ -45,8 +45,8 @@ def secrets_in_url(value: str) -> list[str]:
     if found is None:
         return [value]
     options = [part.partition("=") for part in (found["options"] or "").split("&")]
-    said = [found["password"] or "", *(text for name, _, text in options if _announces(unquote(name)))]
-    forms = {form for text in said for form in (text, unquote(text), unquote_plus(text)) if form}
+    texts = [found["password"] or "", *(text for name, _, text in options if _announces(unquote(name)))]
+    forms = {form for text in texts for form in (text, unquote(text), unquote_plus(text)) if form}
     return [value] if any(len(form) < HIDE_CHARS_MIN for form in forms) else sorted(forms)
 
 

@@ -153,7 +153,7 @@ class Secrets:
                 except InvalidInput as error:
                     yield error.at(path) if path else error
 
-    def doubts(self, value: Any) -> Iterator[InvalidInput]:
+    def warnings(self, value: Any) -> Iterator[InvalidInput]:
         """Yield warnings: a value too short to be hidden, a file that others may change."""
         for path, text in texts_of(value):
             for reference in references_of(text):
@@ -195,9 +195,9 @@ class Secrets:
         path = self._path(reference.name)
         try:
             seen = path.stat()  # cheap; the content is read only if it changed
-            mark = (seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino, seen.st_dev)
+            version = (seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino, seen.st_dev)
             known = self._files.get(str(path))
-            if known is not None and known[0] == mark:
+            if known is not None and known[0] == version:
                 return known[1]
             _check_kind(reference, path, seen)
             raw = _read(path)
@@ -208,14 +208,14 @@ class Secrets:
         value = _text(_without_newline(raw), reference)
         if len(self._files) >= FILES_MAX:
             self._files.clear()
-        self._files[str(path)] = mark, value
+        self._files[str(path)] = version, value
         return value
 
 
 def check_payload(params: object) -> dict[str, Any]:
     """Check the data of a run, which are stored as they are: they may hold no reference, and no value of one.
 
-    An escaped reference becomes the text that it stands for.
+    An escaped reference becomes its text.
     """
     return payload_and_json(params)[0]
 
@@ -270,7 +270,7 @@ def _check_kind(reference: Reference, path: Path, seen: os.stat_result) -> None:
         raise InvalidInput(f"{reference} is no ordinary file", cure="name the file that holds the secret")
     if seen.st_mode & (stat.S_IROTH | stat.S_IWOTH) and not _is_shut_away(path):
         raise InvalidInput(
-            f"{reference} can be read by everybody on this machine (mode {stat.S_IMODE(seen.st_mode):04o})",
+            f"{reference} can be read by every user of this machine (mode {stat.S_IMODE(seen.st_mode):04o})",
             cure=f"chmod 640 {path}, or keep it in a folder that is closed to others",
         )
 

@@ -89,15 +89,15 @@ class EngineClock:
         raise AssertionError("no call waits in a simulation")
 
     def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:  # noqa: ARG002
-        raise AssertionError("there are no threads on a stage")
+        raise AssertionError("there are no threads in a simulation")
 
 
 class EngineStore(MemoryStore):
     """A memory store that counts writes and calls the listener; waits return at once."""
 
-    def __init__(self, clock: EngineClock, audience: SimulationListener) -> None:
+    def __init__(self, clock: EngineClock, listener: SimulationListener) -> None:
         super().__init__(clock)
-        self._watched = audience
+        self._watched = listener
         self.look_again_ms: int | None = None
         self.news = 0  # writes after which there may be something to claim
 
@@ -182,16 +182,16 @@ class EngineThreads(HandlerThreads):
 class SimulationEngine:
     """One node and its store, from `open` on; `play_until` lets time pass."""
 
-    def __init__(self, scenario: Scenario, audience: SimulationListener) -> None:
-        self.scenario, self.audience = scenario, audience
+    def __init__(self, scenario: Scenario, listener: SimulationListener) -> None:
+        self.scenario, self.listener = scenario, listener
         self.clock = clock = EngineClock(scenario.from_ms)
-        self.store = store = EngineStore(clock, audience)
+        self.store = store = EngineStore(clock, listener)
         self.events = events = Events()
         self.registry = Registry()
         self.pool = Pool(scenario.seats)
         self.kit = kit = WorkerState(self.registry, self.pool, clock=clock, events=events, dice=Random(scenario.seed))  # noqa: S311
         kit.isolates = False
-        self.hands = kit.hands = EngineThreads(clock)
+        self.threads = kit.hands = EngineThreads(clock)
         self.settler = kit.settler = Settler(
             store, clock=clock, events=events, backlog_max=BACKLOG_PER_SEAT * scenario.seats
         )
@@ -247,12 +247,12 @@ class SimulationEngine:
 
     def _step(self) -> bool:
         """Do what can be done at this instant; false if there is nothing more."""
-        us, hands, settler = self.clock.us, self.hands, self.settler
+        us, threads, settler = self.clock.us, self.threads, self.settler
         if self._watch_at and self._watch_at[0] <= us:
             heappop(self._watch_at)
             _turn(self.watchman)
-        if hands.ends and hands.ends[0][0] <= us:
-            hands.end()
+        if threads.ends and threads.ends[0][0] <= us:
+            threads.end()
         did = False
         if settler.backlog:
             _turn(settler)
@@ -297,8 +297,8 @@ class SimulationEngine:
         if self._prune_at <= us:
             self._prune_at = us + round((_turn(self.pruner).ms or 0) * 1_000)
         next_us = min(self._plan_at, self._claim_at if self.store.ready and self.pool.free else NEVER_US)
-        if self.hands.ends:
-            next_us = min(next_us, self.hands.ends[0][0])
+        if self.threads.ends:
+            next_us = min(next_us, self.threads.ends[0][0])
         if self._watch_at:
             next_us = min(next_us, self._watch_at[0])
         grain_us = self.scenario.grain_ms * 1_000
@@ -307,14 +307,14 @@ class SimulationEngine:
     def _stand_in(self, ctx: Context, **_: Any) -> tuple[int, BaseException | None]:
         """Simulated handler: take its time, and perhaps fail."""
         run, now_ms = ctx.run, self.clock.now_ms()
-        self.audience.begun(ctx, now_ms, self.pool.busy)
+        self.listener.begun(ctx, now_ms, self.pool.busy)
         duration_us, fails = self.scenario.habit_of(run.job_id).roll(self.scenario.seed, run)
         left_us = (ctx.deadline_ms - now_ms) * 1_000
         error: BaseException | None = Transient("simulated failure") if fails else None
         if duration_us > left_us:  # it is asked to stop at its timeout, and does a moment later
             heappush(self._watch_at, self.clock.us + left_us)
             duration_us, error = left_us + 1_000, TimeoutError("simulated timeout")
-        self.audience.worked(run.job_id, duration_us)
+        self.listener.worked(run.job_id, duration_us)
         return duration_us, error
 
 

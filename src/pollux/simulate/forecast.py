@@ -95,20 +95,20 @@ def simulate(jobs: Sequence[Job], scenario: Scenario, *, progress: Progress | No
     Raises `Unbalanced` if not every due time was fired or skipped exactly once.
     """
     _check(jobs)
-    tally = SimulationResults(jobs, scenario.from_ms, scenario.until_ms)
-    stage = SimulationEngine(scenario, tally)
-    stage.events.listen(FiringSkipped, tally.skipped)
-    stage.open(jobs)
+    results = SimulationResults(jobs, scenario.from_ms, scenario.until_ms)
+    engine = SimulationEngine(scenario, results)
+    engine.events.listen(FiringSkipped, results.skipped)
+    engine.open(jobs)
     for n in range(1, SLICES + 1):
-        stage.play_until(scenario.from_ms + scenario.for_ms * n // SLICES)
+        engine.play_until(scenario.from_ms + scenario.for_ms * n // SLICES)
         if progress is not None:
             progress(n / SLICES)
-    waiting = stage.store.ready
-    stage.play_until(scenario.until_ms + AFTERWARDS_MS)
-    wrong = tally.unbalanced(_next_dues(stage, jobs))
+    waiting = engine.store.ready
+    engine.play_until(scenario.until_ms + AFTERWARDS_MS)
+    wrong = results.unbalanced(_next_dues(engine, jobs))
     if wrong:
         raise Unbalanced(wrong)
-    return _told(scenario, tally, waiting)
+    return _forecast(scenario, results, waiting)
 
 
 def scaled(jobs: Sequence[Job], times: int) -> list[Job]:
@@ -147,26 +147,26 @@ def _check(jobs: Sequence[Job]) -> None:
         raise InvalidInput(f"{len(jobs)} jobs are too many", cure=f"simulate at most {JOBS_MAX} at once")
 
 
-def _next_dues(stage: SimulationEngine, jobs: Sequence[Job]) -> list[tuple[str, int | None]]:
+def _next_dues(engine: SimulationEngine, jobs: Sequence[Job]) -> list[tuple[str, int | None]]:
     found = []
     for start in range(0, len(jobs), 1_000):
-        stored = at_once(stage.store.get_jobs([job.id for job in jobs[start : start + 1_000]]))
+        stored = at_once(engine.store.get_jobs([job.id for job in jobs[start : start + 1_000]]))
         found += [(job.id, job.next_due_ms) for job in stored if job is not None]
     return found
 
 
-def _told(scenario: Scenario, tally: SimulationResults, waiting: int) -> Forecast:
-    rows = sorted(tally.jobs.values(), key=lambda row: (-row.skipped, -row.late.max, row.job.id))
+def _forecast(scenario: Scenario, results: SimulationResults, waiting: int) -> Forecast:
+    rows = sorted(results.jobs.values(), key=lambda row: (-row.skipped, -row.late.max, row.job.id))
     late, skipped = QuantileSketch(), dict[str, int]()
     for row in rows:
         late.merge(row.late)
         for reason, count in row.skips.items():
             skipped[reason] = skipped.get(reason, 0) + count
-    minutes = tally.minutes()
+    minutes = results.minutes()
     busiest = sorted(minutes, key=lambda m: (-m.fired, -m.peak_seats, m.at_ms))[:BUSIEST]
     busy_us = sum(row.busy_us for row in rows)
     mean_seats = busy_us / 1_000 / scenario.for_ms
-    seen = SimulationSummary(scenario, rows, late, tally.peak_seats, mean_seats, minutes)
+    seen = SimulationSummary(scenario, rows, late, results.peak_seats, mean_seats, minutes)
     return Forecast(
         from_ms=scenario.from_ms,
         until_ms=scenario.until_ms,
@@ -179,16 +179,16 @@ def _told(scenario: Scenario, tally: SimulationResults, waiting: int) -> Forecas
         late=_lateness(late),
         attempts=sum(row.attempts for row in rows),
         failed=sum(row.failed for row in rows),
-        retries=tally.retries,
+        retries=results.retries,
         dead=sum(row.dead for row in rows),
         waiting=waiting,
-        peak_seats=tally.peak_seats,
+        peak_seats=results.peak_seats,
         mean_seats=round(mean_seats, 3),
         load=tuple(minutes),
         busiest=tuple(minute for minute in busiest if minute.fired),
-        clock_changes=tally.changes.told(),
+        clock_changes=results.changes.found(),
         warnings=warnings_of(seen),
-        trace=tally.trace,
+        trace=results.trace,
     )
 
 

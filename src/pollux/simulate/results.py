@@ -125,9 +125,9 @@ class SimulationResults:
     def __init__(self, jobs: Iterable[Job], from_ms: int, until_ms: int) -> None:
         self.from_ms, self.until_ms = from_ms, until_ms
         self.jobs = {job.id: JobResults(job) for job in jobs}
-        for tally in self.jobs.values():
-            tally.expect(from_ms)
-        self.changes = ClockChanges([tally.job for tally in self.jobs.values()], from_ms, until_ms)
+        for results in self.jobs.values():
+            results.expect(from_ms)
+        self.changes = ClockChanges([results.job for results in self.jobs.values()], from_ms, until_ms)
         minutes = -(-(until_ms - from_ms) // MINUTE_MS)
         self._fired, self._peak, self._late = (array("q", bytes(8 * minutes)) for _ in range(3))
         self.peak_seats = 0
@@ -137,8 +137,8 @@ class SimulationResults:
     # called by the engine
 
     def begun(self, ctx: Context, now_ms: int, busy: int) -> None:
-        run, tally = ctx.run, self.jobs[ctx.run.job_id]
-        tally.attempts += 1
+        run, results = ctx.run, self.jobs[ctx.run.job_id]
+        results.attempts += 1
         self._write("begin", run.id, now_ms)
         if run.due_ms > self.until_ms:
             return
@@ -147,7 +147,7 @@ class SimulationResults:
         self._peak[minute] = max(self._peak[minute], busy)
         if run.attempt == 0:
             late_ms = now_ms - run.due_ms
-            tally.late.add(late_ms)
+            results.late.add(late_ms)
             minute = self._minute(run.due_ms)
             self._late[minute] = max(self._late[minute], late_ms)
 
@@ -157,21 +157,21 @@ class SimulationResults:
     def planned(self, plan: Plan, advanced: Advanced) -> None:
         for firing, answer in zip(plan.firings, advanced.firings, strict=True):
             run = firing.run
-            tally = self.jobs[run.job_id]
-            tally.saw_due(run.due_ms)
+            results = self.jobs[run.job_id]
+            results.saw_due(run.due_ms)
             self._write(answer.value, run.id, advanced.now_ms)
             if answer is not Answer.OK and answer is not Answer.WAITS:
                 continue
-            tally.fired_ever += 1
+            results.fired_ever += 1
             if run.due_ms <= self.until_ms:
-                tally.fired += 1
+                results.fired += 1
                 self._fired[self._minute(run.due_ms)] += 1
-                self.changes.fired(tally.job, run.due_ms)
+                self.changes.fired(results.job, run.due_ms)
 
     def skipped(self, event: FiringSkipped) -> None:
-        tally = self.jobs[event.job_id]
-        tally.saw_due(event.due_ms)
-        tally.skips[event.reason] = tally.skips.get(event.reason, 0) + event.count
+        results = self.jobs[event.job_id]
+        results.saw_due(event.due_ms)
+        results.skips[event.reason] = results.skips.get(event.reason, 0) + event.count
         self._write(event.reason, event.job_id, event.due_ms)
 
     def settled(self, settlements: Sequence[Settlement], now_ms: int) -> None:
@@ -180,9 +180,9 @@ class SimulationResults:
             self._write(type(verdict).__name__, run_id, now_ms)
             if isinstance(verdict, Done) and not verdict.failed:
                 continue
-            tally = self.jobs[run_id.rpartition("@")[0]]
-            tally.failed += 1
-            tally.dead += isinstance(verdict, Dead)
+            results = self.jobs[run_id.rpartition("@")[0]]
+            results.failed += 1
+            results.dead += isinstance(verdict, Dead)
             self.retries += isinstance(verdict, RetryAt)
 
     # results
@@ -200,16 +200,16 @@ class SimulationResults:
         """Return jobs whose fired and skipped counts are not what their schedule has before `next_dues`."""
         wrong = []
         for job_id, next_ms in next_dues:
-            tally = self.jobs[job_id]
+            results = self.jobs[job_id]
             if next_ms is not None and next_ms <= self.until_ms:
                 wrong.append(f"job {job_id}: the due at {next_ms} was not planned before the window ended")
-            if not tally.has_begun and (tally.begins_ms or 0) <= self.until_ms:
+            if not results.has_begun and (results.begins_ms or 0) <= self.until_ms:
                 wrong.append(f"job {job_id}: it never fired, or began too late")
-            if next_ms is None and tally.job.enabled and tally.job.is_recurring:
+            if next_ms is None and results.job.enabled and results.job.is_recurring:
                 wrong.append(f"job {job_id}: nothing is planned for it")
-            due = tally.dues_before(self.until_ms + 2**40 if next_ms is None else next_ms)
-            if tally.fired_ever + tally.skipped != due:
-                wrong.append(f"job {job_id}: {due} due, {tally.fired_ever} fired and {tally.skipped} skipped")
+            due = results.dues_before(self.until_ms + 2**40 if next_ms is None else next_ms)
+            if results.fired_ever + results.skipped != due:
+                wrong.append(f"job {job_id}: {due} due, {results.fired_ever} fired and {results.skipped} skipped")
         return wrong
 
     def _minute(self, at_ms: int) -> int:
@@ -258,7 +258,7 @@ class ClockChanges:
             if abs(due_ms - at_ms) <= NEAR_MS:
                 self._fired.setdefault((job.schedule.tz, at_ms), []).append((due_ms, job.id))
 
-    def told(self) -> tuple[ClockChange, ...]:
+    def found(self) -> tuple[ClockChange, ...]:
         changes = []
         for tz, found in self._at.items():
             for at_ms, before_s, after_s in found:
@@ -284,7 +284,7 @@ def _wall(at_ms: int, offset_s: int) -> str:
     return format_moment(at_ms + offset_s * 1_000).removesuffix("Z")
 
 
-SAID_MAX = 20
+WARNINGS_MAX = 20
 LATE_MS = 1_000  # a higher p99 is reported
 TIGHT = 0.8  # of the seats, taken on average
 HERD = 10  # times the mean minute
@@ -303,9 +303,9 @@ class SimulationSummary(Struct, frozen=True):
 
 
 def warnings_of(seen: SimulationSummary) -> tuple[str, ...]:
-    said = [*_seats(seen), *_jobs(seen), *_herd(seen)]
-    more = len(said) - SAID_MAX
-    return tuple(said if more <= 0 else [*said[:SAID_MAX], f"and {more} more like these"])
+    warnings = [*_seats(seen), *_jobs(seen), *_herd(seen)]
+    more = len(warnings) - WARNINGS_MAX
+    return tuple(warnings if more <= 0 else [*warnings[:WARNINGS_MAX], f"and {more} more like these"])
 
 
 def _seats(seen: SimulationSummary) -> list[str]:
@@ -321,23 +321,23 @@ def _seats(seen: SimulationSummary) -> list[str]:
 
 
 def _jobs(seen: SimulationSummary) -> list[str]:
-    said = []
+    warnings = []
     for row in seen.rows:
         job, schedule = row.job, row.job.schedule
         overlaps = row.skips.get("overlap", 0)
         if overlaps:
-            said.append(f"job {job.id} overlaps itself {counted(overlaps, 'time')}: {_cause(row)}")
+            warnings.append(f"job {job.id} overlaps itself {counted(overlaps, 'time')}: {_cause(row)}")
         if late := row.skips.get("late", 0):
             missed = counted(late, "due time")
-            said.append(f"job {job.id} misses {missed} that came too late to be fired (misfire: {job.misfire})")
+            warnings.append(f"job {job.id} misses {missed} that came too late to be fired (misfire: {job.misfire})")
         if full := row.skips.get("full", 0):
-            said.append(f"job {job.id} loses {counted(full, 'due time')} to a full ready line: add seats")
+            warnings.append(f"job {job.id} loses {counted(full, 'due time')} to a full ready queue: add seats")
         if row.dead:
             times = counted(row.dead, "time")
-            said.append(f"job {job.id} ends dead {times}: more attempts (retry), or mend what fails")
+            warnings.append(f"job {job.id} ends dead {times}: more attempts (retry), or mend what fails")
         if not row.fired and not row.skipped and job.enabled and schedule is not None:
-            said.append(f"job {job.id} is never due in this time")
-    return said
+            warnings.append(f"job {job.id} is never due in this time")
+    return warnings
 
 
 def _cause(row: JobResults) -> str:

@@ -1,4 +1,4 @@
-"""Event loops in virtual time: time is a number that advances to the next timer when all are idle.
+"""Event loops in virtual time: time is a number that advances to the next timer when everything is idle.
 
     something is ready? ─ yes ─▶ run it; time does not move
             │ no
@@ -46,9 +46,9 @@ class VirtualTime:
             )
         self.loop: Any = loop
         self.jumps = 0
-        self.naps: dict[_TimedWait, None] = {}  # of threads that sleep by our clock
+        self.naps: dict[_TimedWait, None] = {}  # of threads that sleep by this clock
         self.limit_us: int | None = None  # advancing past it means that something waits in vain
-        self.is_busy_elsewhere: Callable[[], bool] = _never  # do threads or children of ours work for real?
+        self.is_busy_elsewhere: Callable[[], bool] = _never  # whether threads or child processes do real work
         self._us = 0 if is_fresh else math.ceil(loop.time()) * SECOND_US
         self._quiet: asyncio.Future[None] | None = None
         self._turns = 0  # timers so far
@@ -76,7 +76,7 @@ class VirtualTime:
 
     @property
     def asleep(self) -> int:
-        """Return how many threads sleep by our clock; one whose flag is set is about to wake."""
+        """Return how many threads sleep by this clock; one whose flag is set is about to wake."""
         return sum(not nap.flag.is_set() for nap in self.naps) if self.naps else 0
 
     def time(self) -> float:
@@ -98,12 +98,12 @@ class VirtualTime:
         return True
 
     def pass_idle(self, seconds: float) -> None:
-        """Let so much time pass, when all are idle."""
+        """Let so much time pass, when everything is idle."""
         us = max(self._us + 1, round((self._us / SECOND_US + seconds) * SECOND_US))
         if self.limit_us is not None and us > self.limit_us:
             self.limit_us = None  # raised once; clean-up may wait
             raise PolluxError(
-                "somebody waited for so long in virtual time that what they wait for will never come; "
+                "a coroutine waits in virtual time for something that will never come; "
                 "let long times pass with `advance`"
             )
         self._us = us

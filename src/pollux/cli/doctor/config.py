@@ -13,7 +13,7 @@ import msgspec
 from pollux.cli.doctor.finding import DoctorFinding, fail, ok, warn
 from pollux.cli.options import find_code_here, loaded_or_said, store_lacks, with_own_code
 from pollux.config import Config, load_config
-from pollux.config.lint import doubts, doubts_of_jobs, with_jobs_of_code
+from pollux.config.lint import config_warnings, warnings_of_jobs, with_jobs_of_code
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError
 from pollux.secrets import MASK, at_place
 from pollux.store.local_files import announced_in
@@ -29,7 +29,7 @@ def look_at_setup(path: str, store: str | None, app: str | None) -> tuple[Config
         return _as_far_as_told(path, store), [*_problems("config", error)]
     count = len(config.jobs)
     findings = [ok("config", f"{path} is valid; {count} job{'' if count == 1 else 's'}"), *of_file(Path(path))]
-    findings += [warn("config", _told(doubt), doubt.cure) for doubt in _doubts(doubts, config)]
+    findings += [warn("config", _told(doubt), doubt.cure) for doubt in _doubts(config_warnings, config)]
     findings += [*of_code(config), *of_server(config)]
     return _with_code(config), findings
 
@@ -82,7 +82,7 @@ def of_code(config: Config) -> Iterator[DoctorFinding]:
     finally:
         sys.dont_write_bytecode = before
     in_code = [job for job in app.declared_jobs() if job.id not in config.places]
-    for doubt in _doubts(doubts_of_jobs, with_jobs_of_code(config, in_code)):
+    for doubt in _doubts(warnings_of_jobs, with_jobs_of_code(config, in_code)):
         yield warn("code", _told(doubt), doubt.cure)
     yield ok("code", f"all {len({job.handler for job in app.declared_jobs()})} handlers are there")
     try:

@@ -41,7 +41,7 @@ _OURS = frozenset({
     "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 })  # fmt: skip
 _URL_CURE = "write it like https://example.com/health"
-_IN_PLAIN_TEXT = "the secret stands here in plain text"
+_IN_PLAIN_TEXT = "the secret is written here in plain text"
 _HIDE_CURE = "write ${env:NAME} or ${file:PATH} in its place"
 _MOVE_CURE = "declare the job in a config file or in code, and write there ${env:NAME} or ${file:PATH} in its place"
 _AUTH_CURE = "write {basic: {user: ann, password: '${env:PASSWORD}'}} or {bearer: '${env:TOKEN}'}"

@@ -24,11 +24,11 @@ TARGETS_MAX = 20_000
 class TargetSlots:
     """The places of one target, and the polls that wait for one."""
 
-    __slots__ = ("active", "again_at", "hold_s", "line", "moved_at", "used_at")
+    __slots__ = ("active", "again_at", "hold_s", "moved_at", "queue", "used_at")
 
     def __init__(self) -> None:
         self.active = 0
-        self.line: deque[asyncio.Future[None]] = deque()
+        self.queue: deque[asyncio.Future[None]] = deque()
         self.hold_s = HOLD_S  # smoothed
         self.moved_at = 0.0  # when a place was last taken or freed
         self.again_at = 0.0  # the next run that is sent back comes no sooner
@@ -36,7 +36,7 @@ class TargetSlots:
 
     @property
     def is_empty(self) -> bool:
-        return not self.active and not self.line
+        return not self.active and not self.queue
 
 
 class TargetLimit:
@@ -56,7 +56,7 @@ class TargetLimit:
 
     def try_enter(self, target: TargetSlots) -> bool:
         """Take a place if there is one that no earlier poll waits for."""
-        if target.active >= self.per_target or target.line:
+        if target.active >= self.per_target or target.queue:
             return False
         target.moved_at = asyncio.get_running_loop().time()
         target.active += 1
@@ -66,8 +66,8 @@ class TargetLimit:
         """Give the place to the next in the queue, unless there are fewer places by now."""
         target.hold_s += (held_s - target.hold_s) / 4
         target.moved_at = target.used_at = asyncio.get_running_loop().time()
-        while target.line and target.active <= self.per_target:
-            turn = target.line.popleft()
+        while target.queue and target.active <= self.per_target:
+            turn = target.queue.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
@@ -78,10 +78,10 @@ class TargetLimit:
         if self.try_enter(target):
             return
         loop = asyncio.get_running_loop()
-        if target.line and not self._is_moving(target, loop.time(), patience_s):
+        if target.queue and not self._is_moving(target, loop.time(), patience_s):
             raise self._postponed(target, name)
         turn: asyncio.Future[None] = loop.create_future()
-        target.line.append(turn)
+        target.queue.append(turn)
         try:
             await asyncio.wait([turn], timeout=patience_s)
         except BaseException:
@@ -93,14 +93,14 @@ class TargetLimit:
 
     def _is_moving(self, target: TargetSlots, now: float, patience_s: float) -> bool:
         """Whether the queue moved lately, and is short enough to be through in time."""
-        through_s = (len(target.line) + 1) * target.hold_s / self.per_target
+        through_s = (len(target.queue) + 1) * target.hold_s / self.per_target
         return now - target.moved_at <= patience_s and through_s <= patience_s
 
     def _leave_queue(self, target: TargetSlots, turn: asyncio.Future[None]) -> None:
         if turn.done():
             self.leave(target, target.hold_s)  # the place came as the wait ended
         else:
-            target.line.remove(turn)
+            target.queue.remove(turn)
 
     def _postponed(self, target: TargetSlots, name: str) -> Postponed:
         now, (least, most) = asyncio.get_running_loop().time(), AGAIN_S
