@@ -35,7 +35,6 @@ GROUND = {
     "events",
     "log_format",
     "model",
-    "deadlines",
     "subprocesses",
     "secrets",
     "version",
@@ -388,13 +387,13 @@ def test_a_word_inside_a_word_is_another_word(plant):
     ],
 )
 def test_the_word_task_in_a_name_of_ours_is_found(plant, line):
-    assert the_word_task(plant({"runtime/pool.py": line}))
+    assert the_word_task(plant({"runtime/attempt.py": line}))
 
 
 def test_the_names_of_asyncio_may_be_used(plant):
     package = plant(
         {
-            "runtime/pool.py": (
+            "runtime/attempt.py": (
                 "import asyncio\nfrom asyncio import Task, create_task\n"
                 "seat: asyncio.Task[None] = asyncio.create_task(attempt())\nqueue.task_done()\nasyncio.all_tasks()\n"
                 "async def start():\n    async with asyncio.TaskGroup() as group:\n        group.create_task(go())\n"

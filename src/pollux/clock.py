@@ -1,4 +1,4 @@
-"""Clocks and timed waits, the only place that reads the machine's time.
+"""Clocks, timed waits and deadlines, the only place that reads the machine's time.
 
 Wall time (`now_ms`) decides when things are due; monotonic time (`mono_ms`) measures waits and leases and never
 jumps.  Everything else takes a `Clock` as an argument, so that tests and simulations control time.
@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Protocol
 
-from pollux.deadlines import CutOff
+from pollux.events import ClockJumped, Events
 
 
 class Clock(Protocol):
@@ -129,3 +129,120 @@ class FakeClock:
         """Run the loop until the tasks that are ready have run."""
         for _ in range(50):
             await asyncio.sleep(0)
+
+
+JUMP_MS = 1_000
+
+
+class StoreClock:
+    def __init__(self, clock: Clock, events: Events) -> None:
+        self.clock, self.events = clock, events
+        self.jumps = 0
+        self._offset: float | None = None
+        self._leapt_at = float("-inf")  # when the last jump was seen, in monotonic time
+
+    def now_ms(self) -> int:
+        """Return the store's time; before its first answer, the local clock's."""
+        if self._offset is None:
+            return self.clock.now_ms()
+        return int(self.clock.mono_ms() + self._offset)
+
+    def learn(
+        self, now_ms: int, *, asked: float | None = None, heard: float | None = None, sent: float | None = None
+    ) -> None:
+        """Take the time `now_ms` from an answer.  `asked` and `heard` are monotonic times (None: now).
+
+        Where the question waited before it was sent to the store, `sent` is when it went there.
+        """
+        heard = self.clock.mono_ms() if heard is None else heard
+        sent = asked if sent is None else sent
+        if sent is not None and sent < self._leapt_at:
+            return
+        seen = now_ms - heard
+        if self._offset is None:
+            self._offset = seen
+            return
+        drift = seen - self._offset
+        slack = 0.0 if asked is None else heard - asked
+        if drift > JUMP_MS or drift + slack < -JUMP_MS:
+            self.jumps += 1
+            self._offset, self._leapt_at = seen, heard
+            self.events.emit(ClockJumped(int(drift)))
+        else:
+            self._offset = seen if drift > 0 else self._offset + max(drift, -JUMP_MS) * 0.1
+
+
+HELD_S = 0.25  # a timer this late was delayed by a blocked event loop
+GRACE_S = 2.0  # extension of such a deadline, to read answers that have arrived
+
+
+class CutOff:
+    """One wait of the task that creates it; `end` cancels the wait and must be called in the same loop."""
+
+    __slots__ = ("_before", "_is_cut", "_is_left", "_waiter", "at", "held_s")
+
+    def __init__(self, at: float = 0.0, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        waiter: asyncio.Task[Any] | None = asyncio.current_task(loop)
+        assert waiter is not None
+        self._waiter, self._before = waiter, waiter.cancelling()
+        self._is_cut = self._is_left = False
+        self.held_s = 0.0  # how late the loop was at the deadline
+        self.at = at  # deadline, in loop time
+
+    def end(self) -> None:
+        if not self._is_cut:
+            self._is_cut = True
+            self._waiter.cancel()
+
+    def is_over(self) -> bool:
+        """Whether a caught `CancelledError` comes from `end` alone, not from a cancellation of the task itself."""
+        return self._is_cut and self.leave() <= self._before
+
+    def leave(self) -> int:
+        """Withdraw the cancellation of `end` after the wait, if there was one; returns how many others are pending."""
+        if self._is_cut and not self._is_left:
+            self._is_left = True
+            return self._waiter.uncancel()
+        return self._waiter.cancelling()
+
+
+class Deadlines:
+    """Deadlines of all calls in progress, with one timer set to the earliest."""
+
+    def __init__(self) -> None:
+        self._open: set[CutOff] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # the time the timer was set to; a loop may round it
+
+    def enter(self, seconds: float) -> CutOff:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # the timer of a loop that has ended never fires
+            self._loop, self._timer, self._open = loop, None, set()
+        cut_off = CutOff(loop.time() + seconds, loop)
+        self._open.add(cut_off)
+        if self._timer is None or cut_off.at < self._due:
+            self._set_timer(cut_off.at)
+        return cut_off
+
+    def leave(self, cut_off: CutOff) -> None:
+        self._open.discard(cut_off)
+        cut_off.leave()
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = at
+        self._timer = asyncio.get_running_loop().call_at(at, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        self._timer = None
+        now = max(asyncio.get_running_loop().time(), self._due)  # a loop may fire the timer a little early
+        for cut_off in [each for each in self._open if each.at <= now]:
+            if now - cut_off.at > HELD_S and not cut_off.held_s:
+                cut_off.held_s, cut_off.at = now - cut_off.at, now + GRACE_S
+                continue
+            self._open.discard(cut_off)
+            cut_off.end()
+        if self._open:
+            self._set_timer(min(each.at for each in self._open))

@@ -14,7 +14,7 @@ from pollux import schedule as schedules
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean, problems_of, read_at
 from pollux.ids import check_id
 from pollux.model import API_SOURCE, Isolate, Job, Misfire, Overlap, Retry, Schedule, definition
-from pollux.model.params import check_params, priority_of
+from pollux.model.job import check_params, priority_of
 from pollux.outcome import validate_retry
 from pollux.secrets import check_references
 from pollux.units import DAY_MS, duration_ms

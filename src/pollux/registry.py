@@ -22,7 +22,7 @@ from pollux.clock import Clock
 from pollux.errors import InvalidInput, NotFound
 from pollux.ids import check_key
 from pollux.model import PROGRESS_CHARS_MAX, Cause, Job, Outcome, Run, run_of
-from pollux.model.params import RESULT_BYTES_MAX, priority_of
+from pollux.model.job import RESULT_BYTES_MAX, priority_of
 from pollux.secrets import HIDDEN, check_payload, hide, may_hold_references
 from pollux.units import duration_ms, format_size, printable
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pollux import Pollux, every
 from pollux.model import Cause, Done, Job, Node, Outcome, Run, RunState, run_of
-from pollux.model.run_counts import HourlyCounts, hour_put
+from pollux.model.leader_notes import HourlyCounts, hour_put
 from pollux.store.contract import Answer, JobPut, Settlement
 from pollux.store.urls import open_store
 from pollux.units import HOUR_MS, MINUTE_MS

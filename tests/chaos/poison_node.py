@@ -16,7 +16,7 @@ from typing import Any
 
 from pollux import Pollux
 from pollux.model import Retry
-from pollux.runtime.isolation.parent import in_child
+from pollux.runtime.isolation import in_child
 from tests.chaos.ledger import Ledger
 from tests.chaos.node import listen, options_of
 

@@ -13,11 +13,9 @@ from pollux.events import Event, Events
 from pollux.model import Cause, Job, Run, run_of
 from pollux.registry import Registry
 from pollux.runtime import NodeRuntime, RuntimeOptions
-from pollux.runtime.attempt import WorkerState
-from pollux.runtime.dispatcher import ClaimOptions, Dispatcher
-from pollux.runtime.pool import Pool
+from pollux.runtime.attempt import Pool, TimeoutWatch, WorkerState
+from pollux.runtime.dispatcher import Dispatcher
 from pollux.runtime.settler import Settler
-from pollux.runtime.timeouts import TimeoutWatch
 from pollux.store.contract import JobPut
 from pollux.store.memory import MemoryStore
 
@@ -76,7 +74,7 @@ class Heard:
 class Shop:
     """The workers' side of a node on a memory store with a fake clock; nothing turns unless it is told to."""
 
-    def __init__(self, *, seats: int = 2, options: ClaimOptions | None = None, wrap: Any = None) -> None:
+    def __init__(self, *, seats: int = 2, options: RuntimeOptions | None = None, wrap: Any = None) -> None:
         self.clock = FakeClock()
         self.events = Events()
         self.registry = Registry()

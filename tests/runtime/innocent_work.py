@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from pollux.runtime.isolation.parent import in_child
+from pollux.runtime.isolation import in_child
 
 WORK_SECONDS = 0.2
 workers = {}  # by node id: what ends when the poison runs there

@@ -18,7 +18,8 @@ from pollux.model import ERROR_CHARS_MAX, Fault, Isolate, Job, Retry, Run, RunSt
 from pollux.outcome import TRACEBACK_CHARS_MAX
 from pollux.registry import Context, Handler, Registry
 from pollux.runtime.attempt import StopReason
-from pollux.runtime.isolation.parent import (
+from pollux.runtime.child_protocol import FailureFrame, FunctionRef
+from pollux.runtime.isolation import (
     Child,
     IdleChildren,
     RelayedError,
@@ -28,7 +29,6 @@ from pollux.runtime.isolation.parent import (
     in_child,
     place_in,
 )
-from pollux.runtime.isolation.protocol import FailureFrame, FunctionRef
 from pollux.secrets import HIDDEN
 from tests.runtime import child_work
 from tests.runtime.fakes import Shop, emptied, settle_down
@@ -452,7 +452,7 @@ async def test_a_child_that_died_while_it_was_idle_is_no_crash_of_the_next_suspe
 
 
 async def test_an_idle_child_ends_after_a_while(monkeypatch):
-    monkeypatch.setattr("pollux.runtime.isolation.parent.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("pollux.runtime.isolation.IDLE_SECONDS", 0.01)
     shop = await suspects(child_work.where)
     await emptied(shop.pool)
     await shop.settler.turn()

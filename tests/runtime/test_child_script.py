@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from pollux.runtime.isolation.child import SCRIPT, find
-from pollux.runtime.isolation.protocol import FunctionRef
+from pollux.runtime.child import SCRIPT, find
+from pollux.runtime.child_protocol import FunctionRef
 
 ONCE = """
 import builtins

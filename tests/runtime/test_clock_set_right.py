@@ -3,13 +3,12 @@
 import pytest
 
 from pollux import Pollux, Transient, cron, every
-from pollux.clock import FakeClock
+from pollux.clock import FakeClock, StoreClock
 from pollux.events import Events
 from pollux.model import Interval, Job, Once, Overlap, RunState
-from pollux.model.clock_note import CLOCK, clock_note
+from pollux.model.leader_notes import CLOCK, clock_note
 from pollux.plan import Planner
 from pollux.runtime.leader import Leader
-from pollux.runtime.store_clock import StoreClock
 from pollux.runtime.timekeeper import Timekeeper
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, JobPut, RunFilter
 from pollux.store.memory import MemoryStore

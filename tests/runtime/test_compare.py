@@ -7,7 +7,7 @@ import pytest
 from pollux import Pollux, every
 from pollux.errors import NotFound
 from pollux.model import RunState
-from pollux.model.run_counts import ENDS
+from pollux.model.leader_notes import ENDS
 from pollux.store.contract import NotePut, Pruning, RunFilter
 from tests.servers import postgres, redis
 

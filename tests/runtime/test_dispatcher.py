@@ -8,7 +8,7 @@ import pytest
 from pollux.errors import StoreError, StoreTimeout
 from pollux.events import ClaimsRefused, LoopRecovered
 from pollux.model import DRAIN, Cause, Node, NotePut, RunState
-from pollux.runtime.dispatcher import ClaimOptions
+from pollux.runtime import RuntimeOptions
 from pollux.runtime.loop import Rest
 from pollux.testing.faults import HastyWaits, NoWaits
 from tests.runtime.fakes import LOST, Heard, Shop, settle_down
@@ -318,7 +318,7 @@ async def test_a_node_of_another_version_that_knows_the_handler_is_not_let_go_fi
 
 
 async def test_a_full_feed_makes_it_rest_a_second_and_say_so_once_a_minute():
-    shop = await a_shop(options=ClaimOptions(feed_max=1))
+    shop = await a_shop(options=RuntimeOptions(feed_max=1))
     heard = Heard(shop.events, ClaimsRefused)
     job = await shop.job("job")
     await shop.enqueue(job, "r1", "r2", "r3")
@@ -426,5 +426,5 @@ async def test_a_run_whose_job_is_gone_is_cancelled():
 
 @pytest.mark.parametrize("min_poll_ms", [0, 500])
 async def test_the_shortest_cycle_is_an_option(min_poll_ms):
-    shop = await a_shop(options=ClaimOptions(min_poll_ms=min_poll_ms), wrap=HastyWaits)
+    shop = await a_shop(options=RuntimeOptions(min_poll_ms=min_poll_ms), wrap=HastyWaits)
     assert (await shop.dispatcher.turn()).ms == min_poll_ms

@@ -2,15 +2,14 @@
 
 import pytest
 
-from pollux.clock import FakeClock
+from pollux.clock import FakeClock, StoreClock
 from pollux.errors import InvalidInput, StoreError
 from pollux.events import Events
 from pollux.model import Node
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Rest
-from pollux.runtime.node import Heartbeat, check_key
-from pollux.runtime.pruner import PruneOptions, Pruner
-from pollux.runtime.store_clock import StoreClock
+from pollux.runtime.node import Heartbeat, Pruner, check_key
+from pollux.runtime.options import RuntimeOptions
 from pollux.store.memory import MemoryStore
 from tests.runtime.fakes import Spy
 
@@ -47,9 +46,10 @@ def test_a_node_without_a_name_for_the_leadership_is_told_so():
     check_key(Node("a", key="shop"), [Node("b", key="shop")])
 
 
-def a_pruner(store, leader, **options):
+def a_pruner(store, leader, *, limit=1_000, **options):
     time = StoreClock(store.clock, store.events)
-    return Pruner(store, leader, time, clock=store.clock, events=store.events, options=PruneOptions(**options))
+    options = RuntimeOptions(**options)
+    return Pruner(store, leader, time, clock=store.clock, events=store.events, options=options, limit=limit)
 
 
 async def test_only_the_leaders_node_prunes(store):

@@ -639,7 +639,7 @@ async def _settled(app, monkeypatch):
     """As if the latest text, and the nodes, were there for some time."""
     [note] = await app.backend.notes(SOURCE)
     await app.backend.put_notes([NotePut(note.key, note.value | {"at_ms": 0})])
-    monkeypatch.setattr(sys.modules["pollux.model.conflicts"], "SETTLED_MS", -SETTLED_MS)
+    monkeypatch.setattr(sys.modules["pollux.model.node"], "SETTLED_MS", -SETTLED_MS)
 
 
 async def _texts(app):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pollux.errors import InvalidInput
 from pollux.model import Run
-from pollux.runtime.pool import Pool
+from pollux.runtime.attempt import Pool
 
 
 def a_run(n):

@@ -7,7 +7,7 @@ import pytest
 
 from pollux.errors import StoreError, StoreTimeout
 from pollux.model import Cause, Done, Job, Node, NotePut, run_of
-from pollux.model.run_counts import counted_since
+from pollux.model.leader_notes import counted_since
 from pollux.store.contract import JobPut
 from pollux.testing.conformance.builders import settlement
 from tests.runtime.fakes import LOST, settle_down

@@ -2,9 +2,8 @@
 
 import pytest
 
-from pollux.clock import FakeClock
+from pollux.clock import FakeClock, StoreClock
 from pollux.events import ClockJumped, Events
-from pollux.runtime.store_clock import StoreClock
 
 
 class Asked:

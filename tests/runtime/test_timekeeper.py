@@ -5,14 +5,13 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from pollux.clock import FakeClock
+from pollux.clock import FakeClock, StoreClock
 from pollux.errors import StoreError, StoreTimeout
 from pollux.events import ClockJumped, Events, FiringSkipped, RunHeld, RunsFired
 from pollux.model import Cause, Done, Interval, Job, Node, NotePut, Once, Plan, RunState, run_of
 from pollux.plan import Planner
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Rest
-from pollux.runtime.store_clock import StoreClock
 from pollux.runtime.timekeeper import Timekeeper
 from pollux.store.contract import JobPut
 from pollux.store.memory import MemoryStore

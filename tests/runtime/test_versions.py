@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from pollux.app.declarations import Declared, Registrar
-from pollux.clock import FakeClock
+from pollux.clock import FakeClock, StoreClock
 from pollux.events import Events, JobsElsewhere
 from pollux.model import (
     SCHEDULER_VERSION,
@@ -25,7 +25,6 @@ from pollux.model import (
 from pollux.plan import Planner
 from pollux.registry import Registry
 from pollux.runtime.leader import Leader
-from pollux.runtime.store_clock import StoreClock
 from pollux.runtime.timekeeper import Timekeeper
 from pollux.store.contract import Answer, JobPut, RunFilter, Settlement
 from pollux.store.memory import MemoryStore

@@ -202,7 +202,7 @@ LEASES = (
     sabotage(
         "S14",
         "those who failed together come again together: retries have no jitter",
-        Patch("outcome/retry.py", "(1.0 + retry.jitter * (2.0 * roll - 1.0))", "(1.0 + 0.0 * roll)"),
+        Patch("outcome/verdict.py", "(1.0 + retry.jitter * (2.0 * roll - 1.0))", "(1.0 + 0.0 * roll)"),
         tests=("tests/unit/test_outcome_retry.py::test_jitter_spreads_a_delay_evenly_to_both_sides",),
     ),
     sabotage(
@@ -298,7 +298,7 @@ FIRINGS = (
         "S6.moves",
         "the leader moves a job on although its firing was refused",
         Patch(
-            "plan/plan_result.py",
+            "plan/plan_builder.py",
             "            unread_late += _not_fired(term, planned.slot.job.id, answer)\n        else:",
             "            unread_late += _not_fired(term, planned.slot.job.id, answer)\n        if planned:",
         ),
@@ -310,7 +310,7 @@ FIRINGS = (
     sabotage(
         "S6.feed",
         "feed entries are consumed before all that follows from them is written",
-        Patch("plan/feed_ledger.py", "if owed == paying[feed]", "if owed >= paying[feed]"),
+        Patch("plan/term_state.py", "if owed == paying[feed]", "if owed >= paying[feed]"),
         tests=(
             PLANNER + "test_a_leader_that_dies_in_the_middle_of_an_entry_leaves_the_rest_to_the_next",
             "tests/unit/test_plan_feed.py::test_an_end_is_not_consumed_before_the_run_behind_it_is_released",
@@ -327,8 +327,8 @@ FIRINGS = (
     sabotage(
         "S6.once",
         "a leader learns what the one before it has learnt of an entry",
-        Patch("plan/feed_intake.py", "        elif mark in slot.memory.learnt:", "        elif False:"),
-        Patch("plan/feed_intake.py", "    inbox.skip_learnt(work, slot.memory)\n", ""),
+        Patch("plan/planner.py", "        elif mark in slot.memory.learnt:", "        elif False:"),
+        Patch("plan/planner.py", "    inbox.skip_learnt(work, slot.memory)\n", ""),
         tests=(
             ENDS_ONCE + "test_each_end_is_learnt_once_whichever_plan_was_the_leaders_last",
             "tests/chaos/test_kills.py::test_leaders_that_die_over_an_entry_of_many_ends_teach_each_job_once",
@@ -337,7 +337,7 @@ FIRINGS = (
     sabotage(
         "S6.lost",
         "what a stale job was to learn of an entry is taken for learnt",
-        Patch("plan/plan_result.py", "        _owe_again(inbox, inbox.work_of(job_id), change.feeds)\n", ""),
+        Patch("plan/plan_builder.py", "        _owe_again(inbox, inbox.work_of(job_id), change.feeds)\n", ""),
         tests=(ENDS_ONCE + "test_each_end_is_learnt_once_though_its_job_is_put_between_reading_and_writing",),
     ),
     sabotage(

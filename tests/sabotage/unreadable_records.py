@@ -223,7 +223,7 @@ BESIDE_SPOILT = (
     sabotage(
         "all-jobs",
         "a job that only a spoilt entry told of never fires",
-        Patch("plan/feed_intake.py", "        term.inbox.ask_all_jobs(feed)\n        return\n", "        return\n"),
+        Patch("plan/planner.py", "        term.inbox.ask_all_jobs(feed)\n        return\n", "        return\n"),
         tests=(ASIDE + "test_a_job_that_a_spoilt_entry_told_of_is_found_among_all[1]", FOUND_AGAIN),
     ),
     sabotage(
@@ -273,13 +273,13 @@ BESIDE_SPOILT = (
     sabotage(
         "page",
         "a page of due jobs that cannot be read hides those behind it",
-        Patch("plan/feed_intake.py", "reach(window, len(found), max(", "reach(window, len(found) - 1, max("),
+        Patch("plan/planner.py", "reach(window, len(found), max(", "reach(window, len(found) - 1, max("),
         tests=(ASIDE + "test_a_page_of_due_jobs_that_nobody_can_read_does_not_hide_those_behind_it",),
     ),
     sabotage(
         "planned",
         "an older leader goes on planning a job that a newer release has put",
-        Patch("plan/feed_intake.py", "    term.disarm(job.name)\n    term.slots.drop(job.name)\n", ""),
+        Patch("plan/planner.py", "    term.disarm(job.name)\n    term.slots.drop(job.name)\n", ""),
         tests=(ASIDE + "test_one_that_was_planned_is_planned_no_more",),
     ),
     *(

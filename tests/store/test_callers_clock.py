@@ -11,7 +11,7 @@ from pollux.app.operations import OperationContext, Operations
 from pollux.client.rpc_codec import PATH, VERSION_HEADER
 from pollux.clock import SystemClock
 from pollux.model import SCHEDULER_VERSION, Job, NotePut
-from pollux.model.clock_note import clock_key, clock_value
+from pollux.model.leader_notes import clock_key, clock_value
 from pollux.registry import Registry
 from pollux.store.contract import JobPut
 from pollux.store.urls import open_store

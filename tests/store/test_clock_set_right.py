@@ -4,7 +4,7 @@ import pytest
 
 from pollux.cli.doctor.deployment import of_dues
 from pollux.cli.doctor.finding import OK, WARN
-from pollux.clock import SystemClock
+from pollux.clock import StoreClock, SystemClock
 from pollux.events import Events
 from pollux.model import (
     SCHEDULER_VERSION,
@@ -20,11 +20,10 @@ from pollux.model import (
     Release,
     RetryAt,
 )
-from pollux.model.clock_note import CLOCK, ClockSetBack, clock_key, clock_note, clock_notes, clock_value
+from pollux.model.leader_notes import CLOCK, ClockSetBack, clock_key, clock_note, clock_notes, clock_value
 from pollux.plan import Planner
 from pollux.plan.due_decision import lies_ahead
 from pollux.runtime.leader import Leader
-from pollux.runtime.store_clock import StoreClock
 from pollux.runtime.timekeeper import Timekeeper
 from pollux.store.contract import Answer, JobPut
 from pollux.store.sqlite.inspect import DatabaseReport

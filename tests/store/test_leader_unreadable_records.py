@@ -14,7 +14,7 @@ from pollux import Pollux
 from pollux import every as schedule_every
 from pollux.cli.doctor import server
 from pollux.cli.doctor.deployment import of_records
-from pollux.clock import SystemClock
+from pollux.clock import StoreClock, SystemClock
 from pollux.errors import Illegible
 from pollux.events import Events, RecordUnreadable
 from pollux.model import (
@@ -34,7 +34,6 @@ from pollux.model import (
 )
 from pollux.plan import Planner
 from pollux.runtime.leader import Leader
-from pollux.runtime.store_clock import StoreClock
 from pollux.runtime.timekeeper import Timekeeper
 from pollux.store.contract import JobPut, Pruning, RunFilter
 from pollux.store.decoding import as_far

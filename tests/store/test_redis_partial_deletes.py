@@ -9,13 +9,12 @@ from random import Random
 
 import pytest
 
-from pollux.clock import SystemClock
+from pollux.clock import StoreClock, SystemClock
 from pollux.errors import StoreTimeout
 from pollux.events import Events
 from pollux.model import Arrived, Done, Job, Overlap, Run, RunState
 from pollux.runtime.leader import Leader
-from pollux.runtime.pruner import MORE_MS, Pruner
-from pollux.runtime.store_clock import StoreClock
+from pollux.runtime.node import MORE_MS, Pruner
 from pollux.store.contract import Answer, JobPut, Pruning, RunFilter, Settlement
 from pollux.store.memory import MemoryStore
 from pollux.store.redis import RedisStore

@@ -11,7 +11,7 @@ from pollux.app.operations.storage import Percentiles, spread
 from pollux.clock import FakeClock
 from pollux.errors import InvalidInput, NotFound
 from pollux.model import Run, RunState
-from pollux.model.run_counts import HourlyCounts, hour_put
+from pollux.model.leader_notes import HourlyCounts, hour_put
 from pollux.units import HOUR_MS, MINUTE_MS
 
 NOW = 1_000 * HOUR_MS

@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from pollux.clock import SystemClock
-from pollux.deadlines import HELD_S, CutOff, Deadlines
+from pollux.clock import HELD_S, CutOff, Deadlines, SystemClock
 from pollux.errors import StoreError, StoreTimeout
 from pollux.store.guard import Guarded
 from pollux.store.memory import MemoryStore
@@ -143,7 +142,7 @@ async def test_an_answer_that_came_while_the_loop_was_held_is_heard():
 
 
 async def test_one_that_never_comes_is_given_up_a_moment_later_and_the_loop_is_known_to_have_been_held(monkeypatch):
-    monkeypatch.setattr("pollux.deadlines.GRACE_S", 0.01)
+    monkeypatch.setattr("pollux.clock.GRACE_S", 0.01)
     deadlines, cut_off = Deadlines(), None
     with pytest.raises(asyncio.CancelledError):  # noqa: PT012  the wait itself is what is looked at
         cut_off = deadlines.enter(0.01)
@@ -155,7 +154,7 @@ async def test_one_that_never_comes_is_given_up_a_moment_later_and_the_loop_is_k
 
 
 async def test_a_store_that_is_not_to_blame_is_not_blamed(monkeypatch):
-    monkeypatch.setattr("pollux.deadlines.GRACE_S", 0.01)
+    monkeypatch.setattr("pollux.clock.GRACE_S", 0.01)
     store = FaultyStore(MemoryStore(SystemClock()))
     store.delay("counts", asyncio.Event(), times=2)
     guarded = Guarded(store, clock=SystemClock(), deadline_ms=50)

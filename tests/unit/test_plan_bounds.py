@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.plan.job_slots import JobSlots
 from pollux.plan.term_state import CatchUpRate
+from pollux.plan.timers import JobSlots
 from tests.unit.plan_world import T0, a_job
 
 

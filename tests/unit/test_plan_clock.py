@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from pollux.ids import new_id
 from pollux.model import SCHEDULER_VERSION, Cause, Cron, Interval, Misfire, Note, Once, Overlap, Run, RunState, Tried
-from pollux.model.clock_note import CAME_BACK_MS, clock_key, clock_note
+from pollux.model.leader_notes import CAME_BACK_MS, clock_key, clock_note
 from pollux.plan.clock_jumps import earlier_ms
 from pollux.plan.due_decision import lies_ahead
 from pollux.schedule import next_due

@@ -5,8 +5,7 @@ from msgspec.structs import replace
 
 from pollux.model import Cause, Job, Node, Note, Overlap, Run, lease_lost
 from pollux.plan import GateState, Held, MayRun, gate, stop_of, stop_words
-from pollux.plan.gate import begins_alone, handlers_of
-from pollux.plan.held_runs import HeldRuns
+from pollux.plan.gate import HeldRuns, begins_alone, handlers_of
 
 JOB = Job(id="j", handler="h", group="g", target="t")
 RUN = Run("r", "j", 1, Cause.ENQUEUED, group="g", target="t")

@@ -5,7 +5,7 @@ import itertools
 from msgspec.structs import replace
 
 from pollux.model import End, Ended, FeedItem, Note, RunState
-from pollux.model.run_counts import ENDS, RunCounts, counted_since, hour_of
+from pollux.model.leader_notes import ENDS, RunCounts, counted_since, hour_of
 from pollux.plan import Planner
 from tests.unit.plan_world import Leader, a_job
 

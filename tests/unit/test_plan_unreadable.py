@@ -301,7 +301,7 @@ def lacking(monkeypatch):
             raise InvalidInput("there is no time zone 'Mars/Base'")
         return place(job, *args, **options)
 
-    monkeypatch.setattr("pollux.plan.feed_intake.place", place_here)
+    monkeypatch.setattr("pollux.plan.planner.place", place_here)
     return ids
 
 

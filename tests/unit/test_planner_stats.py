@@ -5,7 +5,7 @@ from hypothesis import strategies as some
 
 from pollux.model import Interval, Job, Run, RunState
 from pollux.plan import Planner
-from pollux.plan.held_runs import HeldRuns
+from pollux.plan.gate import HeldRuns
 from pollux.plan.timers import Timers
 
 KEYS = ("stop:all", "stop:target:db", "previous:a", "handler:x")

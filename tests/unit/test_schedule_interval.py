@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux.errors import InvalidInput
-from pollux.model.schedule import Cron, Interval, Once, OnEvent
+from pollux.model.job import Cron, Interval, Once, OnEvent
 from pollux.schedule import first_due, interval, next_due, validate
 from pollux.schedule.interval import place
 from pollux.units import DURATION_MAX_MS

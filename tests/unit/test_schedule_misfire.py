@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pollux.model.schedule import Cron, Interval, Once, OnEvent
+from pollux.model.job import Cron, Interval, Once, OnEvent
 from pollux.schedule import Catchup, CompiledCron, catch_up, next_due
-from pollux.schedule.misfire import CATCH_UP_AGE_MAX_MS, CATCH_UP_MAX, late_after_ms
+from pollux.schedule.due_times import CATCH_UP_AGE_MAX_MS, CATCH_UP_MAX, late_after_ms
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS
 
 T0 = 1_800_000_000_000 - 1_800_000_000_000 % DAY_MS

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 
 from pollux.config import load_config
-from pollux.runtime.isolation.parent import _secrets_in
+from pollux.runtime.isolation import _secrets_in
 from pollux.secrets import HIDDEN, hide
 
 PASSWORD = "open/sesame 42"

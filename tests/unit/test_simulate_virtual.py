@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pollux.deadlines import Deadlines
+from pollux.clock import Deadlines
 from pollux.errors import InvalidInput, PolluxError
 from pollux.simulate import VirtualClock, VirtualTime, virtual_loop
 

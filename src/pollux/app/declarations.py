@@ -42,7 +42,7 @@ from pollux.model import (
 )
 from pollux.plan import Diff, reconcile, strangers, with_other_jobs
 from pollux.registry import Registry
-from pollux.runtime.isolation.parent import check_place
+from pollux.runtime.isolation import check_place
 from pollux.runtime.loop import Loop, Rest
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobFilter, JobPut, Store
 from pollux.store.decoding import as_far

@@ -35,7 +35,7 @@ from pollux.model import (
     drained_of,
     may_be_at_odds,
 )
-from pollux.model.clock_note import ClockNote, clock_notes
+from pollux.model.leader_notes import ClockNote, clock_notes
 from pollux.observe.health import Health, HealthFinding, judge, of_nodes
 from pollux.observe.metrics_table import Readings
 from pollux.observe.snapshot import (
@@ -59,7 +59,7 @@ from pollux.runtime import NodeRuntime
 from pollux.runtime.loop import LoopStatus
 from pollux.runtime.stats import BOUNDS_MS, LatenessSnapshot, kind_of
 from pollux.schedule import late_after_of
-from pollux.schedule.misfire import LATE_AFTER_MAX_MS
+from pollux.schedule.due_times import LATE_AFTER_MAX_MS
 from pollux.secrets import hide
 from pollux.store.contract import FEED_MAX, Counts, RunFilter, Store
 from pollux.store.decoding import as_far, due_as_far, stops_as_far

@@ -47,7 +47,7 @@ from pollux.observe.metrics_table import Readings
 from pollux.plan import Diff, Why
 from pollux.registry import Registry
 from pollux.runtime import NodeRuntime, RuntimeOptions
-from pollux.runtime.isolation.parent import in_child
+from pollux.runtime.isolation import in_child
 from pollux.secrets import Secrets, hide
 from pollux.store.contract import JobAnswer, RunAnswer, Store
 from pollux.store.guard import Guarded

@@ -20,7 +20,7 @@ from pollux.handlers import BuiltIn
 from pollux.model import Isolate, Job
 from pollux.registry import Registry
 from pollux.runtime import RuntimeOptions
-from pollux.runtime.isolation.parent import check_place
+from pollux.runtime.isolation import check_place
 from pollux.secrets import Secrets
 from pollux.store.urls import with_durability, with_prefix
 from pollux.units import duration_ms, size_bytes

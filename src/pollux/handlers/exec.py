@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from pollux.errors import InvalidInput, Permanent, Transient, did_you_mean
-from pollux.model.params import RESULT_BYTES_MAX
+from pollux.model.job import RESULT_BYTES_MAX
 from pollux.registry import Context, Observed, Registry
 from pollux.secrets import HIDDEN
 from pollux.subprocesses import Process, ProcessEnd, ProcessLimits

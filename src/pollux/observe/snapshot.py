@@ -23,7 +23,7 @@ from pollux.model import (
     UnreadableNote,
     Version,
 )
-from pollux.model.clock_note import ClockNote
+from pollux.model.leader_notes import ClockNote
 
 SOON_MS = 12_000  # what is due within this is due soon
 JOBS_MAX = 200  # jobs that are looked at one by one

@@ -20,29 +20,10 @@ from pollux.outcome.freshness import (
     marks,
     within_ms,
 )
-from pollux.outcome.retry import delay_ms, validate_retry
-from pollux.outcome.verdict import CRASHES_MAX, RETRY_AFTER_MAX_MS, decide
+from pollux.outcome.verdict import CRASHES_MAX, RETRY_AFTER_MAX_MS, decide, delay_ms, validate_retry
 
 __all__ = [
-    "CRASHES_MAX",
-    "RECENT_MAX",
-    "RETRY_AFTER_MAX_MS",
-    "TRACEBACK_CHARS_MAX",
-    "Freshness",
-    "RecentResult",
-    "classify",
-    "count_skips",
-    "decide",
-    "delay_ms",
-    "describe",
-    "freshness",
-    "learn",
-    "marks",
-    "one_line",
-    "place_of",
-    "retry_after_s",
-    "trace_lines",
-    "traceback_of",
-    "validate_retry",
-    "within_ms",
-]
+    "CRASHES_MAX", "RECENT_MAX", "RETRY_AFTER_MAX_MS", "TRACEBACK_CHARS_MAX", "Freshness", "RecentResult", "classify",
+    "count_skips", "decide", "delay_ms", "describe", "freshness", "learn", "marks", "one_line", "place_of",
+    "retry_after_s", "trace_lines", "traceback_of", "validate_retry", "within_ms",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Verdict on the end of an attempt: done, retry, or dead.
+"""Verdict on the end of an attempt (done, retry, or dead), and the delay of a retry.
 
 A failure of a run that has no next firing (once, forced, enqueued, also of a recurring job):
 
@@ -21,12 +21,16 @@ A crash (death of the child process) is a transient failure; a run's third crash
 
 *Failures in a row* are the failed firings before this one (`memory.failures`) plus the failed attempts of this one.
 A success is Done; it clears a dead letter of its recurring job.
+
+A retry comes after `base * factor ** attempt`, up to a maximum, with jitter against simultaneous retries.
 """
 
 from __future__ import annotations
 
-from pollux.model import Cause, Dead, Done, Fault, Job, Outcome, RetryAt, Run, Verdict
-from pollux.outcome.retry import delay_ms
+from math import isfinite, log
+
+from pollux.errors import InvalidInput
+from pollux.model import Cause, Dead, Done, Fault, Job, Outcome, Retry, RetryAt, Run, Verdict
 from pollux.units import DAY_MS
 
 CRASHES_MAX = 3  # child processes that one run may crash
@@ -65,3 +69,47 @@ def _again_at_ms(outcome: Outcome, run: Run, job: Job, *, now_ms: int, roll: flo
 
 def _times(failures: int) -> str:
     return "1 failure" if failures == 1 else f"{failures} failures in a row"
+
+
+ATTEMPTS_LIMIT = 100
+FACTOR_LIMIT = 100.0
+DELAY_LIMIT_MS = 7 * DAY_MS
+
+
+def delay_ms(retry: Retry, attempt: int, *, roll: float) -> int:
+    """The delay after failure number `attempt` (from 0).  `roll` is a random number in [0, 1) from the caller."""
+    middle = min(_backoff(retry, attempt), float(retry.max_ms))
+    return max(0, round(middle * (1.0 + retry.jitter * (2.0 * roll - 1.0))))
+
+
+def _backoff(retry: Retry, attempt: int) -> float:
+    """The delay without limit and jitter; `max_ms` where the power would overflow a float."""
+    if retry.base_ms <= 0:
+        return 0.0
+    if retry.factor > 1.0 and attempt * log(retry.factor) > 60.0:
+        return float(retry.max_ms)
+    return retry.base_ms * float(retry.factor) ** attempt
+
+
+def validate_retry(retry: Retry) -> Retry:
+    """The policy itself; an invalid one raises `InvalidInput` with the field and its range."""
+    _check("attempts", retry.attempts_max, 1, ATTEMPTS_LIMIT, whole=True)
+    _check("base", retry.base_ms, 0, DELAY_LIMIT_MS, whole=True)
+    _check("factor", retry.factor, 1.0, FACTOR_LIMIT)
+    _check("max", retry.max_ms, 0, DELAY_LIMIT_MS, whole=True)
+    _check("jitter", retry.jitter, 0.0, 1.0)
+    if retry.max_ms < retry.base_ms:
+        what = f"the longest delay ({retry.max_ms} ms) is shorter than the first ({retry.base_ms} ms)"
+        raise InvalidInput(what, where="max", cure="raise max or lower base")
+    return retry
+
+
+def _check(field: str, value: object, least: float, most: float, *, whole: bool = False) -> None:
+    kinds = int if whole else (int, float)
+    fits = isinstance(value, kinds) and not isinstance(value, bool) and isfinite(value) and least <= value <= most
+    if not fits:
+        kind = "a whole number" if whole else "a number"
+        unit = " of milliseconds" if field in {"base", "max"} else ""
+        raise InvalidInput(
+            f"{value!r} cannot be used", where=field, cure=f"give {kind}{unit} from {least:g} to {most:.12g}"
+        )

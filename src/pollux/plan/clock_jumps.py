@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from pollux.ids import made_ms_of
 from pollux.model import Cause, Earlier, Note, NotePut, Plan, Run
-from pollux.model.clock_note import (
+from pollux.model.leader_notes import (
     CAME_BACK_MS,
     NOTED_MS,
     REPORTED_MS,

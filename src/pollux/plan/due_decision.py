@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from pollux import schedule as when
 from pollux.model import Interval, Job, Memory, Once, Overlap, Schedule
-from pollux.model.clock_note import CAME_BACK_MS
-from pollux.plan.job_slots import DueOrigin, JobSlot
+from pollux.model.leader_notes import CAME_BACK_MS
+from pollux.plan.timers import DueOrigin, JobSlot
 from pollux.schedule import interval
-from pollux.schedule.misfire import LATE_AFTER_MAX_MS, LATE_AFTER_MIN_MS, late_after_ms
+from pollux.schedule.due_times import LATE_AFTER_MAX_MS, LATE_AFTER_MIN_MS, late_after_ms
 
 FIRST_SPREAD_MAX_MS = 60_000  # the first due time of a new job is at most this far ahead, off its grid
 

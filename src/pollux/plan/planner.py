@@ -7,24 +7,51 @@
 * `plan` changes no state: a second call returns an equal plan.  A plan whose answer was lost is sent again unchanged.
 * `accept` takes the answer and advances the state.  If a plan is refused as a whole, discard the planner: a new one
   begins from the state in the store.
+
+An entry names jobs and runs; their current state is read from the store, because entries may arrive out of order.  So a
+put, a deletion and an arrival only request a read, whose result is applied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pollux.errors import Unreadable
-from pollux.model import SCHEDULER_VERSION, Advanced, FeedItem, Job, Node, Note, Plan, Run
-from pollux.plan import feed_intake
-from pollux.plan.job_slots import IDLE_MAX, JobSlots
-from pollux.plan.plan_builder import PlanDraft, compose
-from pollux.plan.plan_result import PlanReport, accept
+from pollux.model import (
+    AT_THE_GATE,
+    PREVIOUS_RUN,
+    SCHEDULER_VERSION,
+    STOP,
+    Advanced,
+    Arrived,
+    Cause,
+    End,
+    Ended,
+    FeedItem,
+    Job,
+    JobsDeleted,
+    JobsMoved,
+    JobsPut,
+    Node,
+    NodeSeen,
+    Note,
+    NotesChanged,
+    Plan,
+    Run,
+    RunState,
+    Spoilt,
+)
+from pollux.outcome import describe
+from pollux.plan.due_decision import lies_ahead, place
+from pollux.plan.gate import declared_key, handler_key, handlers_of, previous_key, unreadable_key
+from pollux.plan.plan_builder import PlanDraft, PlanReport, accept, compose
 from pollux.plan.run_counts import UnreportedCounts
-from pollux.plan.term_state import TermState
-from pollux.plan.timers import TIMERS_MAX, WINDOW_MS, Timers, TimerWindow
+from pollux.plan.term_state import Mark, TermState
+from pollux.plan.timers import IDLE_MAX, TIMERS_MAX, WINDOW_MS, JobSlot, JobSlots, Timers, TimerWindow
 
 READS_MAX = 1_000  # jobs, and runs, in one read
 CATCH_UP_PER_SEAT_S = 2
@@ -99,16 +126,16 @@ class Planner:
     ) -> None:
         """Begin a term from the state in the store; `left`: the counts of the previous planner of this process."""
         self._term, self._draft = self._blank(now_ms, ready), None
-        feed_intake.learn_nodes(self._term, nodes)
-        feed_intake.learn_notes(self._term, notes)
-        feed_intake.recheck_unreadable(self._term, notes)
+        learn_nodes(self._term, nodes)
+        learn_notes(self._term, notes)
+        recheck_unreadable(self._term, notes)
         self._term.counting.recall(notes, now_ms, left)
         self._term.clock.recall(notes)
-        feed_intake.learn_held(self._term, held)
+        learn_held(self._term, held)
 
     def apply(self, item: FeedItem) -> None:
         """Apply one feed entry; its id is consumed by the plan that carries the last of its effects."""
-        feed_intake.apply(self._term, item)
+        _apply_entry(self._term, item)
 
     def wants(self, now_ms: int) -> ReadRequest:
         """The reads that the next plan needs.  A second call before `learn` returns the same."""
@@ -145,19 +172,19 @@ class Planner:
         """Apply the results of the reads of the last `wants`; a page comes with the begin of the next one."""
         term = self._term
         if timers is not None:
-            feed_intake.learn_timers(term, timers)
+            learn_timers(term, timers)
         if notes is not None:
-            feed_intake.learn_notes(term, notes)
+            learn_notes(term, notes)
         if nodes is not None:
-            feed_intake.learn_nodes(term, nodes)
+            learn_nodes(term, nodes)
         for job_id, job in jobs:
-            feed_intake.learn_job(term, job_id, job)
+            learn_job(term, job_id, job)
         if all_jobs is not None:
-            feed_intake.learn_all_jobs(term, *all_jobs)
+            learn_all_jobs(term, *all_jobs)
         if waiting_runs is not None:
             term.clock.look_at(*waiting_runs, term.seen_ms)
         for run_id, run in runs:
-            feed_intake.learn_run(term, run_id, run)
+            learn_run(term, run_id, run)
 
     def plan(self, now_ms: int) -> Plan:
         """The plan to write now.  No state changes: a second call returns an equal plan."""
@@ -217,3 +244,274 @@ class Planner:
         per_s = CATCH_UP_PER_SEAT_S * self._seats
         version = self._version
         return TermState(now_ms=now_ms, catch_up_per_s=per_s, ready=ready, timers=timers, slots=slots, version=version)
+
+
+_DONE, _DEAD, _CANCELLED = RunState.DONE, RunState.DEAD, RunState.CANCELLED  # an enum in a set is slow to find
+UNREADABLE_KIND = unreadable_key("").partition(":")[0]
+HANDED_BACK_REST_MS = 500  # delay before a node that cannot run a run may claim it again
+
+
+def _apply_entry(term: TermState, item: FeedItem) -> None:
+    """Apply one feed entry, unless it is open already (applied and not consumed yet)."""
+    inbox, feed = term.inbox, item.id
+    if feed in inbox.receipts:
+        return
+    mark = item.entry.mark(feed) if isinstance(item.entry, Ended) else (feed, 0)
+    inbox.receipts.open(mark)
+    match item.entry:
+        case Ended(ends):
+            term.counting.read(feed, ends)
+            term.clock.saw(max([end.ended_ms for end in ends], default=0))
+            for end in ends:
+                _apply_end(term, mark, end)
+        case JobsPut() | JobsDeleted() | JobsMoved() | Spoilt():
+            _apply_jobs(term, feed, item.entry)
+        case Arrived(run_ids):
+            for run_id in run_ids:
+                inbox.ask_run(run_id, feed)
+        case NotesChanged(keys):
+            if any(key.startswith(STOP) for key in keys):
+                inbox.ask_notes(feed)
+        case NodeSeen():
+            inbox.ask_nodes(feed)
+
+
+def _apply_jobs(term: TermState, feed: int, entry: JobsPut | JobsDeleted | JobsMoved | Spoilt) -> None:
+    if isinstance(entry, Spoilt):  # it may concern any job; all else was read when this planner began
+        term.unreadable.entries[feed] = entry
+        term.inbox.ask_all_jobs(feed)
+        return
+    for job_id in entry.ids:
+        work = term.inbox.work_of(job_id, feed)
+        term.inbox.jobs[job_id] = None
+        if isinstance(entry, JobsPut):
+            work.is_put, work.crowd = True, max(work.crowd, entry.added)
+        if isinstance(entry, JobsMoved):
+            work.is_moved = True
+            work.leave(feed)
+
+
+def _apply_end(term: TermState, mark: Mark, end: End) -> None:
+    inbox, held_runs, state, feed = term.inbox, term.held_runs, end.state, mark[0]
+    is_over = state is _DONE or state is _DEAD or state is _CANCELLED
+    if is_over and held_runs.is_open:
+        inbox.receipts.pay(held_runs.forget(end.run_id))
+    if (
+        is_over or end.cause is not Cause.SCHEDULE
+    ) and held_runs.is_open:  # else it is to be tried again, and in the way
+        inbox.receipts.owe(feed, held_runs.wake(previous_key(end.job_id), feed))
+    if end.ran or state is _DEAD:
+        slot = term.slots.get(end.job_id)
+        if slot is None:
+            inbox.jobs[end.job_id] = None
+        elif mark in slot.memory.learnt:
+            return
+        inbox.work_of(end.job_id, feed).add(feed, end)
+
+
+# results of reads
+
+
+def learn_timers(term: TermState, found: Sequence[Job | Unreadable]) -> None:
+    """Apply the next page of due jobs.  Slots that exist are newer than the page and stay."""
+    window, term.window = term.window, None
+    if window is None:
+        return
+    term.timers.reach(window, len(found), max(filter(None, map(_place_of, found)), default=None))
+    for job in found:
+        if isinstance(job, Unreadable):
+            learn_unreadable(term, job)
+            continue
+        slot = term.slots.get(job.id) or term.slots.add(job)
+        if slot.next_ms is not None and job.id not in term.due and job.id not in term.late:
+            term.timers.put(job.id, slot.next_ms)
+
+
+def _place_of(found: Job | Unreadable) -> tuple[int, str] | None:
+    due_ms, name = (found.due_ms, found.name) if isinstance(found, Unreadable) else (found.next_due_ms, found.id)
+    return None if due_ms is None else (due_ms, name)
+
+
+def learn_unreadable(term: TermState, job: Unreadable) -> None:
+    """Apply a job that cannot be decoded: it is not planned or written, and its feed entries are done."""
+    term.inbox.jobs.pop(job.name, None)
+    term.disarm(job.name)
+    term.slots.drop(job.name)
+    term.inbox.finish(job.name)
+    term.unreadable.put(job.name, job.why, term.seen_ms)
+
+
+def learn_all_jobs(term: TermState, found: Sequence[Job | Unreadable], after: str | None) -> None:
+    """Apply a page of all jobs, each as if it had just been put; a due time that is correct does not change."""
+    inbox, survey = term.inbox, term.inbox.survey
+    assert survey is not None
+    jobs = [job for job in found if isinstance(job, Job)]
+    if term.clock.is_looking:
+        _follow_clock(term, jobs)
+    if survey.is_ahead:
+        jobs = []
+    crowd = sum([job.next_due_ms is None and job.last_due_ms is None for job in jobs])
+    for job in jobs:
+        work = inbox.work_of(job.id)
+        for feed in survey.feeds[:1]:  # while one of them is in the feed, the next leader scans all jobs again
+            inbox.work_of(job.id, feed)
+        work.is_put, work.crowd = True, max(work.crowd, crowd)
+        learn_job(term, job.id, job)
+    for each in found:
+        if isinstance(each, Unreadable):
+            learn_unreadable(term, each)
+    survey.after = after
+    if after is None:
+        inbox.receipts.pay(survey.feeds)
+        inbox.survey = None
+    term.trim()
+
+
+def _follow_clock(term: TermState, jobs: Iterable[Job]) -> None:
+    """After a jump back of the clock: correct the stored jobs whose due time is too far ahead."""
+    ahead = [job for job in jobs if lies_ahead(job, term.seen_ms)]
+    for job in ahead:
+        term.follow_back(job.id, term.slots.get(job.id) or term.slots.add(job), term.seen_ms)
+    term.clock.put_right(len(ahead))
+
+
+def learn_job(term: TermState, job_id: str, job: Job | Unreadable | None) -> None:
+    """Apply the current state of a job; None: it was deleted."""
+    inbox = term.inbox
+    inbox.jobs.pop(job_id, None)
+    if isinstance(job, Unreadable):
+        learn_unreadable(term, job)
+        return
+    term.unreadable.drop(job_id)
+    if job is None:
+        term.unreadable.drop_schedule(job_id)
+        term.forget_job(job_id)
+        return
+    slot = term.slots.get(job_id)
+    work = inbox.work_of(job_id)
+    if slot is None:
+        slot = term.slots.add(job)
+        if work.is_put or (work.is_moved and job.next_due_ms is None):  # a moved job keeps its due time
+            _place(term, slot, job, None, is_placed=False)
+    else:
+        _read_again(term, slot, job)
+    _wake(term, declared_key(job_id) if job.declared else handler_key(job.handler), work.feeds)
+    if term.held_runs.held.get(UNREADABLE_KIND):
+        _wake(term, unreadable_key(job_id), work.feeds)
+    inbox.skip_learnt(work, slot.memory)
+    work.is_put, work.is_moved, work.crowd = False, False, 1
+    term.arm(job_id, slot)
+    if work.is_idle():
+        inbox.finish(job_id)
+
+
+def _read_again(term: TermState, slot: JobSlot, job: Job) -> None:
+    """Set the slot from the stored job, but keep a due time that is not yet written, or if the stored one has fired."""
+    work = term.inbox.work_of(job.id)
+    old, next_ms, last_ms, placed = slot.job, slot.next_ms, slot.last_ms, slot.placed
+    slot.read(job)
+    was_fired = job.next_due_ms is not None and last_ms is not None and job.next_due_ms <= last_ms
+    if work.writes or was_fired:
+        slot.place(next_ms)
+        work.writes = next_ms != job.next_due_ms
+        job = replace(job, next_due_ms=next_ms)
+    if work.is_put or job.revision != old.revision:
+        known = old if old.revision < job.revision else None
+        _place(term, slot, job, known, is_placed=placed == job.revision)
+
+
+def _place(term: TermState, slot: JobSlot, job: Job, old: Job | None, *, is_placed: bool) -> None:
+    """Compute the next due time of a put job; with an unusable schedule it gets none, and the error is recorded."""
+    work = term.inbox.work_of(job.id)
+    try:
+        next_ms = place(job, old, is_placed=is_placed, now_ms=term.seen_ms, crowd=work.crowd)
+    except Exception as error:  # noqa: BLE001  one bad job must not stop the others
+        next_ms = None
+        _record_bad_schedule(term, slot, job, describe(error))
+    else:
+        term.unreadable.drop_schedule(job.id)
+    slot.placed = job.revision
+    if next_ms != slot.next_ms:
+        slot.place(next_ms)
+        work.writes = True
+
+
+def _record_bad_schedule(term: TermState, slot: JobSlot, job: Job, why: str) -> None:
+    """Record an unusable schedule in the job's memory, once: a recheck writes it only if the error is new."""
+    is_known = slot.next_ms is None and why in (term.unreadable.schedules.get(job.id), slot.memory.last_error)
+    if not is_known:
+        term.inbox.work_of(job.id).error = why
+    if job.declared:
+        term.unreadable.put_schedule(job.id, why, term.seen_ms)
+    else:
+        term.unreadable.drop_schedule(job.id)
+
+
+def learn_run(term: TermState, run_id: str, run: Run | None) -> None:
+    """Apply the current state of a run that arrived at the gate."""
+    inbox, held_runs = term.inbox, term.held_runs
+    feeds = inbox.answered(run_id)
+    if run is None or run.state is not RunState.HELD:
+        inbox.receipts.pay([*feeds, *held_runs.forget(run_id)])
+        return
+    if run.job_id not in term.slots:
+        inbox.jobs[run.job_id] = None
+    at_ms = run.visible_ms
+    if run.held_reason not in {"", AT_THE_GATE, PREVIOUS_RUN}:
+        at_ms = max(at_ms, term.seen_ms + HANDED_BACK_REST_MS)
+        inbox.ask_nodes()
+    if at_ms > term.seen_ms and not run.is_behind:
+        inbox.receipts.pay([*feeds, *held_runs.forget(run_id)])
+        held_runs.admit_later(run, at_ms)
+    else:
+        held_runs.admit(run, feeds)
+
+
+def learn_notes(term: TermState, notes: Iterable[Note]) -> None:
+    """Apply the current notes: runs held by a pause that has ended are checked again."""
+    feeds, term.inbox.notes = term.inbox.notes or [], None
+    for key in term.set_stops(note for note in notes if note.key.startswith(STOP)):
+        _wake(term, key, feeds)
+    term.inbox.receipts.pay(feeds)
+
+
+def learn_nodes(term: TermState, nodes: Iterable[Node]) -> None:
+    """Apply the living nodes: runs that waited for one of their handlers are checked again."""
+    feeds, term.inbox.nodes = term.inbox.nodes or [], None
+    term.handlers = handlers_of(nodes)
+    for name in sorted(term.handlers):
+        _wake(term, handler_key(name), feeds)
+    term.inbox.receipts.pay(feeds)
+
+
+def _wake(term: TermState, key: str, feeds: Sequence[int]) -> None:
+    """Check the runs parked under the key again; the latest of the entries that caused it owes the result."""
+    feed = feeds[-1] if feeds else None
+    woken = term.held_runs.wake(key, feed)
+    if feed is not None:
+        term.inbox.receipts.owe(feed, woken)
+
+
+def recheck_unreadable(term: TermState, notes: Iterable[Note]) -> None:
+    """Recheck, as if just put, the jobs that the previous leader could not decode or plan."""
+    for found in term.unreadable.recall(notes):
+        for job_id in found.named:
+            term.inbox.work_of(job_id).is_put = True
+            term.inbox.jobs[job_id] = None
+        if found.count > len(found.named):
+            term.inbox.ask_all_jobs()
+
+
+def learn_held(term: TermState, runs: Iterable[Run]) -> None:
+    """Apply the runs that are held when a term begins: each is checked when it becomes visible.
+
+    A run that waits for the previous run is checked at once: the end of that one may be in no feed (after a move of
+    the store), and its own time had come when it was made.
+    """
+    for run in runs:
+        if run.visible_ms > term.seen_ms and not run.is_behind:
+            term.held_runs.admit_later(run, run.visible_ms)
+        else:
+            term.held_runs.admit(run, ())
+            if run.job_id not in term.slots:
+                term.inbox.jobs[run.job_id] = None

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Sequence
 from msgspec import Struct
 
 from pollux.model import End, Note, NotePut, Plan, RunState
-from pollux.model.run_counts import ENDS, MINUTES, HourlyCounts, Minutes, Row, added, hour_of, hour_put
+from pollux.model.leader_notes import ENDS, MINUTES, HourlyCounts, Minutes, Row, added, hour_of, hour_put
 from pollux.units import MINUTE_MS
 
 REPORT_MS = 5_000

@@ -30,7 +30,7 @@ from pollux.model import (
     serve_words,
     unserved,
 )
-from pollux.model.clock_note import CAME_BACK_MS
+from pollux.model.leader_notes import CAME_BACK_MS
 from pollux.plan.due_decision import lies_ahead
 from pollux.plan.gate import UNDECLARED, GateState, Held, drain_of, gate, handlers_of, nobody_knows, stop_of, stop_words
 from pollux.plan.reconcile import is_backed

@@ -15,6 +15,9 @@ asked to stop and does not is killed, so it outlives the settlement of its run b
 A handler that blocks cannot be interrupted: its timeout settles the run at once and sets `ctx.cancelled`.  After a
 request to stop, a handler that returns None has stopped; one that returns a value has finished, except for a
 cancelled plain function: its run is cancelled, whatever it returns.
+
+A seat (`Pool`) is taken when a run begins and free when its handler has ended, even if the run was settled before.  One
+scan of all running attempts (`TimeoutWatch`) finds what is overdue, instead of a timer for each.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ from linecache import getline
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pollux.clock import Clock
+from msgspec import Struct
+
+from pollux.clock import Clock, StoreClock
 from pollux.errors import Postponed
 from pollux.events import Events, HandlerStuck, LeaseWasLost, RunStarted
 from pollux.model import ERROR_CHARS_MAX, TIMEOUT_MS, Back, Cancelled, Dead, Fault, Job, Outcome, Run, Verdict
@@ -43,9 +48,8 @@ from pollux.outcome import (
     traceback_of,
 )
 from pollux.registry import Context, Handler, Registry, outcome_of
-from pollux.runtime.fork_guard import guarded
-from pollux.runtime.handler_threads import HandlerThreads
-from pollux.runtime.isolation.parent import (
+from pollux.runtime.handler_threads import HandlerThreads, guarded
+from pollux.runtime.isolation import (
     CHILD_MEMORY,
     Crashed,
     IdleChildren,
@@ -55,21 +59,97 @@ from pollux.runtime.isolation.parent import (
     is_suspect,
     isolates,
 )
-from pollux.runtime.pool import Pool, Seat
+from pollux.runtime.loop import Loop, Rest
+from pollux.runtime.options import check_seats
 from pollux.runtime.stats import Lateness
-from pollux.runtime.store_clock import StoreClock
 from pollux.secrets import Secrets, hide
 from pollux.store.contract import Settlement
 
 if TYPE_CHECKING:
     from pollux.runtime.settler import Settler
-    from pollux.runtime.timeouts import TimeoutWatch
 
 DEAF_MS = 2_000  # how long a handler may take to stop after a timeout
 CANCEL_MS = 10_000  # how long it may take to stop after a cancel request
 KILL_SECONDS = 1.0  # the part of these that is reserved for killing a child
 POSTPONED_MS = 100  # least delay of a run that could not begin: no tight loop of claims
 NEVER = float("inf")
+
+
+class Seat(Struct, eq=False, gc=False):  # gc: a value holds no cycle, and there are many
+    number: int
+    run: Run
+
+
+class Pool:
+    """Bounded seats: `try_seat` refuses when none is free, `leave` frees one and calls `on_free`."""
+
+    def __init__(self, seats: int) -> None:
+        self._seats = check_seats(seats)
+        self._taken: dict[int, Seat] = {}
+        self._numbers: list[int] = list(range(seats, 0, -1))  # a heap is not needed: any free number will do
+        self._highest = seats
+        self._is_draining = False
+        self.on_free: Callable[[], None] | None = None
+        self.on_empty: Callable[[], None] | None = None
+
+    @property
+    def seats(self) -> int:
+        return self._seats
+
+    @property
+    def busy(self) -> int:
+        return len(self._taken)
+
+    @property
+    def free(self) -> int:
+        """How many runs may be claimed now."""
+        return 0 if self._is_draining else max(0, self._seats - len(self._taken))
+
+    @property
+    def is_draining(self) -> bool:
+        return self._is_draining
+
+    @property
+    def seated(self) -> tuple[Seat, ...]:
+        """The taken seats, with their runs."""
+        return tuple(self._taken.values())
+
+    def try_seat(self, run: Run) -> Seat | None:
+        if self._is_draining or len(self._taken) >= self._seats:
+            return None
+        number = self._numbers.pop() if self._numbers else self._one_more()
+        seat = self._taken[number] = Seat(number, run)
+        return seat
+
+    def leave(self, seat: Seat) -> None:
+        """Free the seat of an ended handler.  Calling twice is harmless."""
+        if self._taken.get(seat.number) is not seat:
+            return
+        del self._taken[seat.number]
+        self._numbers.append(seat.number)
+        if self.on_free is not None:
+            self.on_free()
+        if not self._taken and self.on_empty is not None:
+            self.on_empty()
+
+    def resize(self, seats: int) -> None:
+        """Change the number of seats: new ones are free at once, surplus ones go when their handlers end."""
+        self._seats = check_seats(seats)
+        if self.on_free is not None:
+            self.on_free()
+
+    def drain(self) -> None:
+        """Refuse new runs; seated ones go on."""
+        self._is_draining = True
+
+    def resume(self) -> None:
+        self._is_draining = False
+        if self.on_free is not None:
+            self.on_free()
+
+    def _one_more(self) -> int:
+        self._highest += 1
+        return self._highest
 
 
 class StopReason(Enum):
@@ -447,3 +527,34 @@ def _error_texts(error: BaseException, own: str) -> tuple[str, str, str]:
     if isinstance(error, RelayedError):
         return one_line(hide(error.text)), one_line(error.place), trace_lines(error.traceback.splitlines(), hide)
     return describe(error, hide), place_of(error, own), traceback_of(error, hide, line_of=getline, own=own)
+
+
+def by_run(attempt: Attempt) -> str:
+    """Sort key: sets have no order, and where each attempt draws a random number, the draws must be repeatable."""
+    return attempt.run.id
+
+
+class TimeoutWatch(Loop):
+    """Stop handlers at their timeout, and when their lease can no longer be trusted."""
+
+    def __init__(self, running: set[Attempt], *, clock: Clock, events: Events) -> None:
+        super().__init__("watchman", clock=clock, events=events)
+        self.running = running
+        self._next = NEVER
+
+    def expect(self, at: float) -> None:
+        """Scan at that time, or earlier."""
+        if at < self._next:
+            self._next = at
+            self.nudge()
+
+    async def turn(self) -> Rest:
+        now, soonest = self.clock.mono_ms(), NEVER
+        for attempt in sorted(self.running, key=by_run):
+            if attempt.trust_until <= now and not attempt.is_settled:
+                attempt.lose("it could not be renewed in time")
+            if attempt.look_at <= now:
+                attempt.overdue()
+            soonest = min(soonest, attempt.look_at, NEVER if attempt.is_settled else attempt.trust_until)
+        self._next = soonest
+        return Rest.UNTIL_WOKEN if soonest == NEVER else Rest(max(1.0, soonest - now))

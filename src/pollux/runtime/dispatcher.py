@@ -11,18 +11,17 @@ from collections.abc import Callable
 from random import Random
 from zlib import crc32
 
-from msgspec import Struct
-
 from pollux.clock import Clock
 from pollux.events import ClaimsRefused
 from pollux.ids import new_id
 from pollux.model import DRAIN, STOP, Back, Cancelled, Cause, Hold, Job, Node, Note, Run, drain_key
 from pollux.plan import stop_of, stop_words
 from pollux.runtime.attempt import Attempt, WorkerState
-from pollux.runtime.isolation.parent import SUSPECTS_MAX, is_suspect
+from pollux.runtime.isolation import SUSPECTS_MAX, is_suspect
 from pollux.runtime.loop import Loop, Rest
+from pollux.runtime.options import RuntimeOptions
 from pollux.runtime.renewer import margin_ms
-from pollux.store.contract import BATCH_MAX, FEED_MAX, LOSSES_MAX, Answer, Claimed, Store
+from pollux.store.contract import Answer, Claimed, Store
 from pollux.store.decoding import stops_as_far
 
 FULL_REST_MS = 1_000
@@ -34,15 +33,6 @@ SUSPECT_MS = (200, 30_000)  # delay of a suspect without a slot, for each group 
 POLLING_MS = 30_000  # how long to poll after a run without a handler here
 POLL_MS = (500.0, 2_000.0)  # between two polls: at first, at most
 POLL_MAX = 100  # runs in one poll
-
-
-class ClaimOptions(Struct, frozen=True):
-    lease_ms: int = 30_000
-    long_poll_ms: int = 30_000
-    min_poll_ms: int | None = None  # None: 100 where the store waits, else 1000
-    batch: int = BATCH_MAX  # runs in one claim
-    losses_max: int = LOSSES_MAX
-    feed_max: int = FEED_MAX
 
 
 class ClaimBackoff:
@@ -92,10 +82,10 @@ class ClaimBackoff:
 class Dispatcher(Loop):
     """Keep the pool filled with claimed runs."""
 
-    def __init__(self, store: Store, kit: WorkerState, node_id: str, *, options: ClaimOptions | None = None) -> None:
+    def __init__(self, store: Store, kit: WorkerState, node_id: str, *, options: RuntimeOptions | None = None) -> None:
         super().__init__("dispatcher", clock=kit.clock, events=kit.events)
         self.store, self.kit, self.node_id = store, kit, node_id
-        self.options = options or ClaimOptions()
+        self.options = options or RuntimeOptions()
         self.waits = store.capabilities.waits
         self.is_signalled = store.capabilities.rings
         self.on_empty_wait: Callable[[], None] | None = None

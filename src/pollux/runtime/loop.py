@@ -18,8 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct
 
-from pollux.clock import Clock
-from pollux.deadlines import CutOff
+from pollux.clock import Clock, CutOff
 from pollux.errors import StoreTimeout
 from pollux.events import Events, LoopFailed, LoopRecovered
 

@@ -24,9 +24,8 @@ from pollux.events import Events
 from pollux.model import NodeLoad
 from pollux.outcome.fault import is_own_code, place_words
 from pollux.registry import Handler
-from pollux.runtime.attempt import Attempt
+from pollux.runtime.attempt import Attempt, Pool
 from pollux.runtime.loop import Loop, Rest, bounded
-from pollux.runtime.pool import Pool
 from pollux.runtime.stats import Lateness
 
 EVERY_S = 0.5

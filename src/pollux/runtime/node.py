@@ -21,28 +21,25 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from pollux.clock import Clock
+from pollux.clock import Clock, StoreClock
 from pollux.errors import InvalidInput
 from pollux.events import Events, LoopHeld
 from pollux.model import DRAIN, STEERING, TURN, Declares, Node, NodeLoad, Term
 from pollux.plan import Planner
 from pollux.registry import Registry
-from pollux.runtime.attempt import DEAF_MS, WorkerState
-from pollux.runtime.dispatcher import ClaimOptions, Dispatcher
-from pollux.runtime.fork_guard import guard, unguard
+from pollux.runtime.attempt import DEAF_MS, Pool, TimeoutWatch, WorkerState, by_run
+from pollux.runtime.dispatcher import Dispatcher
+from pollux.runtime.handler_threads import guard, unguard
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Loop, LoopStatus, Rest, bounded
 from pollux.runtime.loop_lag import LoopHold, LoopLag, LoopSampler, holder_of, load_of
 from pollux.runtime.options import RuntimeOptions
-from pollux.runtime.pool import Pool
-from pollux.runtime.pruner import PruneOptions, Pruner
 from pollux.runtime.renewer import RelayedEvents, Renewer, RenewerThread, Tell
 from pollux.runtime.settler import Settler
 from pollux.runtime.stats import LatenessSnapshot
 from pollux.runtime.timekeeper import Timekeeper
-from pollux.runtime.timeouts import TimeoutWatch, by_run
 from pollux.secrets import Secrets
-from pollux.store.contract import Store
+from pollux.store.contract import Pruning, Store
 
 # Options that may change while the node runs.
 TUNABLE = (
@@ -57,6 +54,9 @@ FAREWELL_MS = 2_000
 BACKLOG_PER_SEAT = 4
 BEAT_MS = 15_000
 BEAT_TTL_MS = 45_000
+PRUNE_MS = 60_000
+MORE_MS = 100  # pause between two calls: other writers need the store
+PRUNE_ROWS = 1_000  # in one call
 ON_ITS_WAY_MS = 5  # from the answer of the store to a seat: some rounds of the loop
 
 
@@ -113,6 +113,45 @@ class Heartbeat(Loop):
     async def turn(self) -> Rest:
         await self.store.beat(self.describe(), ttl_ms=self.ttl_ms)
         return Rest(self.beat_ms)
+
+
+class Pruner(Loop):
+    """Delete old history, a bounded number of rows at a time, on the leader's node."""
+
+    def __init__(
+        self,
+        store: Store,
+        leader: Leader,
+        time: StoreClock,
+        *,
+        clock: Clock,
+        events: Events,
+        options: RuntimeOptions | None = None,
+        limit: int = PRUNE_ROWS,
+    ) -> None:
+        super().__init__("pruner", clock=clock, events=events, rest_max_ms=PRUNE_MS)
+        self.store, self.leader, self.time = store, leader, time
+        self.options, self.limit = options or RuntimeOptions(), limit
+        self.pruned = 0
+
+    async def turn(self) -> Rest:
+        if self.leader.term is None:
+            return Rest.STANDBY
+        options, now_ms = self.options, self.time.now_ms()
+        gone = await self.store.prune(
+            Pruning(
+                unchanged_before_ms=now_ms - options.unchanged_ms,
+                finished_before_ms=now_ms - options.keep_ms,
+                keep_per_job=options.keep_per_job,
+                once_before_ms=now_ms - options.keep_ms,
+                dead_before_ms=now_ms - options.dead_ms,
+                dead_max=options.dead_max,
+                log_max=options.log_max,
+                limit=self.limit,
+            )
+        )
+        self.pruned += gone
+        return Rest(MORE_MS if gone >= self.limit else PRUNE_MS)
 
 
 class NodeRuntime:
@@ -184,8 +223,7 @@ class NodeRuntime:
             turn_rest_ms=options.turn_rest_ms,
             wait_max_ms=options.long_poll_ms,
         )
-        pruning = _pruning(options)
-        self.pruner = Pruner(self.store, self.leader, time, clock=clock, events=events, options=pruning)
+        self.pruner = Pruner(self.store, self.leader, time, clock=clock, events=events, options=options)
         self.leader.on_change += [self.timekeeper.wake, self.beat.nudge]
         self.leader.on_answer = self._on_term
         self.timekeeper.on_notes = self._on_notes_changed
@@ -195,7 +233,7 @@ class NodeRuntime:
         backlog_max = BACKLOG_PER_SEAT * options.seats
         self.settler = kit.settler = Settler(self.store, clock=clock, events=events, backlog_max=backlog_max)
         self.watchman = kit.watchman = TimeoutWatch(kit.running, clock=clock, events=events)
-        self.dispatcher = Dispatcher(self.store, kit, self.node_id, options=_claiming(options))
+        self.dispatcher = Dispatcher(self.store, kit, self.node_id, options=options)
         self.pool.on_free = self.settler.on_room = self.dispatcher.nudge
         self.pool.on_empty = self._quiet.set
         self.dispatcher.on_empty_wait, self.dispatcher.on_steered = self._on_empty_wait, self._on_stops_changed
@@ -340,7 +378,7 @@ class NodeRuntime:
         self.options = options = msgspec.structs.replace(
             self.options, **{name: getattr(options, name) for name in TUNABLE}
         )
-        self.pruner.options, self.dispatcher.options = _pruning(options), _claiming(options)
+        self.pruner.options = self.dispatcher.options = options
         self.timekeeper.wait_max_ms, self.kit.child_memory = options.long_poll_ms, options.child_memory
         if seats != self.pool.seats:
             self.pool.resize(seats)
@@ -481,28 +519,6 @@ class NodeRuntime:
         """A wait ended without runs: a term may be free, a run may be cancelled."""
         self.leader.hint()
         self.look()
-
-
-def _claiming(options: RuntimeOptions) -> ClaimOptions:
-    return ClaimOptions(
-        lease_ms=options.lease_ms,
-        long_poll_ms=options.long_poll_ms,
-        min_poll_ms=options.min_poll_ms,
-        batch=options.batch,
-        losses_max=options.losses_max,
-        feed_max=options.feed_max,
-    )
-
-
-def _pruning(options: RuntimeOptions) -> PruneOptions:
-    return PruneOptions(
-        unchanged_ms=options.unchanged_ms,
-        keep_ms=options.keep_ms,
-        keep_per_job=options.keep_per_job,
-        dead_max=options.dead_max,
-        dead_ms=options.dead_ms,
-        log_max=options.log_max,
-    )
 
 
 def _at_once(call: Callable[..., Any], *args: Any) -> None:

@@ -9,11 +9,10 @@ from msgspec import Struct
 from pollux.errors import InvalidInput, check_number
 from pollux.model import check_term
 from pollux.outcome import CRASHES_MAX
-from pollux.runtime.isolation.parent import CHILD_MEMORY, CHILD_MEMORY_MIN
-from pollux.runtime.pool import check_seats
-from pollux.runtime.pruner import DEAD_MAX, DEAD_MS, LOG_MAX
+from pollux.runtime.isolation import CHILD_MEMORY, CHILD_MEMORY_MIN
 from pollux.store.contract import BATCH_MAX, FEED_MAX, LOSSES_MAX, READY_MAX
 
+SEATS_MAX = 10_000
 LEASE_MIN_MS = 300
 HEARTBEAT_MIN_MS = 1_000
 
@@ -41,9 +40,9 @@ class RuntimeOptions(Struct, frozen=True, kw_only=True):
     unchanged_ms: int = 120_000  # polls that changed nothing are pruned after this
     keep_ms: int = 7 * 86_400_000
     keep_per_job: int = 100
-    dead_max: int = DEAD_MAX
-    dead_ms: int = DEAD_MS
-    log_max: int = LOG_MAX
+    dead_max: int = 10_000  # dead letters that are kept, the newest,
+    dead_ms: int = 90 * 86_400_000  # and for how long
+    log_max: int = 100_000  # lines of the audit log
     traces_endpoint: str = ""  # of an OpenTelemetry collector; "": from the standard variables, else no traces
     traces_sample: float = 1.0  # the share of runs that have one
     traces_namespace: str = ""  # tells deployments with jobs of the same ids apart
@@ -107,3 +106,10 @@ class RuntimeOptions(Struct, frozen=True, kw_only=True):
         check_number(name, value)
         if value < least:
             raise InvalidInput(f"{value} is too little", where=name, cure=f"use at least {least}")
+
+
+def check_seats(seats: int) -> int:
+    check_number("pool.seats", seats)
+    if not 1 <= seats <= SEATS_MAX:
+        raise InvalidInput(f"{seats} seats are not possible", where="pool.seats", cure=f"use 1 to {SEATS_MAX}")
+    return seats

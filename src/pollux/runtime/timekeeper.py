@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pollux.clock import Clock
+from pollux.clock import Clock, StoreClock
 from pollux.errors import PolluxError, StoreBusy, StoreTimeout, Unreadable
 from pollux.events import (
     Events,
@@ -56,7 +56,6 @@ from pollux.plan import Planner, PlanReport, ReadRequest, UnreportedCounts
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Loop, Rest
 from pollux.runtime.stats import Lateness, PlanStats
-from pollux.runtime.store_clock import StoreClock
 from pollux.secrets import hide
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, RunFilter, Store
 from pollux.store.decoding import as_far, stops_as_far

@@ -11,7 +11,6 @@ stable hash of the job's id.
 """
 
 from pollux.schedule.cron import CompiledCron, compile_cron
-from pollux.schedule.due_times import first_due, next_due, validate
-from pollux.schedule.misfire import Catchup, catch_up, late_after_of
+from pollux.schedule.due_times import Catchup, catch_up, first_due, late_after_of, next_due, validate
 
 __all__ = ["Catchup", "CompiledCron", "catch_up", "compile_cron", "first_due", "late_after_of", "next_due", "validate"]

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from pollux.errors import InvalidInput, did_you_mean
-from pollux.model.schedule import Cron, Interval, Once, OnEvent, Schedule
+from pollux.model.job import Cron, Interval, Once, OnEvent, Schedule
 from pollux.units import duration_ms, format_moment, format_ms, moment_ms
 
 

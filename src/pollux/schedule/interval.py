@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from pollux.model.schedule import Interval
+from pollux.model.job import Interval
 
 
 def place(job_id: str, purpose: str, width: int) -> int:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from pollux.errors import InvalidInput
 from pollux.model import Job
-from pollux.model.params import params_and_json
+from pollux.model.job import params_and_json
 from pollux.secrets.redaction import HIDDEN, HIDE_CHARS_MIN, REFERENCE, has_reference, secrets_in_url, whole
 from pollux.units import format_size
 

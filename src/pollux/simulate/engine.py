@@ -28,16 +28,15 @@ from pollux.events import Events
 from pollux.model import Advanced, Isolate, Job, Node, Plan, Term
 from pollux.plan import Planner
 from pollux.registry import Context, Registry
-from pollux.runtime.attempt import WorkerState
-from pollux.runtime.dispatcher import ClaimOptions, Dispatcher
+from pollux.runtime.attempt import Pool, TimeoutWatch, WorkerState
+from pollux.runtime.dispatcher import Dispatcher
 from pollux.runtime.handler_threads import HandlerThreads
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Loop, Rest
-from pollux.runtime.pool import Pool
-from pollux.runtime.pruner import PruneOptions, Pruner
+from pollux.runtime.node import Pruner
+from pollux.runtime.options import RuntimeOptions
 from pollux.runtime.settler import Settler
 from pollux.runtime.timekeeper import Timekeeper
-from pollux.runtime.timeouts import TimeoutWatch
 from pollux.simulate.scenario import Scenario
 from pollux.store.contract import BATCH_MAX, Answer, Claimed, Feed, JobPut, Settlement
 from pollux.store.memory import MemoryStore
@@ -196,7 +195,7 @@ class SimulationEngine:
             store, clock=clock, events=events, backlog_max=BACKLOG_PER_SEAT * scenario.seats
         )
         self.watchman = kit.watchman = TimeoutWatch(kit.running, clock=clock, events=events)
-        self.dispatcher = EngineDispatcher(store, kit, NODE, options=ClaimOptions(lease_ms=FOR_EVER_MS))
+        self.dispatcher = EngineDispatcher(store, kit, NODE, options=RuntimeOptions(lease_ms=FOR_EVER_MS))
         at_once(store.open())
         leader = SoleLeader(store, clock, events)
         self.timekeeper = EngineTimekeeper(
@@ -208,8 +207,8 @@ class SimulationEngine:
             events=events,
             turn_rest_ms=scenario.turn_rest_ms,
         )
-        pruning = PruneOptions(unchanged_ms=0, keep_per_job=1, limit=PRUNE_ROWS)
-        self.pruner = Pruner(store, leader, kit.time, clock=clock, events=events, options=pruning)
+        pruning = RuntimeOptions(unchanged_ms=0, keep_per_job=1)
+        self.pruner = Pruner(store, leader, kit.time, clock=clock, events=events, options=pruning, limit=PRUNE_ROWS)
         self._fails = scenario.habit.failing > 0 or any(habit.failing > 0 for habit in scenario.habits.values())
         self._plan_at = self._prune_at = self._rested_at = 0
         self._watch_at: list[int] = []

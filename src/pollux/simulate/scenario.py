@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from pollux.errors import InvalidInput
 from pollux.model import Run
-from pollux.runtime.pool import check_seats
+from pollux.runtime.options import check_seats
 from pollux.units import DAY_MS, duration_ms, format_ms
 
 WINDOW_MAX_MS = 366 * DAY_MS

@@ -53,7 +53,7 @@ from pollux.model import (
     Term,
     Version,
 )
-from pollux.model.params import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX
+from pollux.model.job import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX
 from pollux.store.values import (
     BATCH_MAX,
     FEED_MAX,

@@ -12,8 +12,7 @@ from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
-from pollux.clock import Clock
-from pollux.deadlines import Deadlines
+from pollux.clock import Clock, Deadlines
 from pollux.errors import StoreTimeout
 from pollux.model import AuditLine, Job, Node, Note, NotePut, Plan, QueueDepth, Run, Term, Version
 from pollux.store.contract import (

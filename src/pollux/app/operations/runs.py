@@ -36,7 +36,7 @@ from pollux.errors import (
 )
 from pollux.ids import check_id, check_key, new_id, new_ids
 from pollux.model import LIVE, Cause, Job, Overlap, Run, RunState, run_of
-from pollux.model.params import priority_of
+from pollux.model.job import priority_of
 from pollux.observe.logs import say_kept
 from pollux.observe.traces import link_runs
 from pollux.registry import Registry, job_id_of

@@ -16,7 +16,7 @@ from msgspec import Struct
 from pollux.app.operations.context import OperationGroup
 from pollux.errors import Conflict, NotFound
 from pollux.model import FINISHED, LIVE, Note, NotePut, Run, RunState, Version, check_version
-from pollux.model.run_counts import ENDS, RunCounts, counted_since
+from pollux.model.leader_notes import ENDS, RunCounts, counted_since
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Counts, DumpPage, JobFilter, RunFilter, RunPage
 from pollux.store.decoding import as_far
 from pollux.units import counted

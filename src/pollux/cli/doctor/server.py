@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pollux.cli.doctor.finding import DoctorFinding, fail, ok, warn
 from pollux.errors import PolluxError
 from pollux.model import ASIDE, START, STOP, Node, RunState, all_aside, by_term, starts_in
-from pollux.model.clock_note import clock_notes
+from pollux.model.leader_notes import clock_notes
 from pollux.store.sqlite.inspect import DUE_MAX, JOBS_MAX, DatabaseReport
 from pollux.units import format_ms
 

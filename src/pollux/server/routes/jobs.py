@@ -13,7 +13,7 @@ from pollux.app.operations.jobs import PutResult, cure_of
 from pollux.app.operations.status import JobState
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, PolluxError, Unreadable, problems_of
 from pollux.model import API_SOURCE, VERSION_MAX, Answer, Job, Note
-from pollux.model.params import PRIORITIES
+from pollux.model.job import PRIORITIES
 from pollux.server.authorization import check_author, known_handlers
 from pollux.server.cooperative import each_made, in_pieces
 from pollux.server.job_batching import JobBatcher

@@ -20,7 +20,7 @@ from pollux.model import (
     Plan,
     Run,
 )
-from pollux.model.clock_note import CAME_BACK_MS
+from pollux.model.leader_notes import CAME_BACK_MS
 from pollux.store.contract import Advanced, Answer, Feed
 from pollux.store.memory.nodes import is_current
 from pollux.store.memory.notes import write_notes

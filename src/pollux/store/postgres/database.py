@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import asyncpg
 from asyncpg import Connection
 
-from pollux.deadlines import Deadlines
+from pollux.clock import Deadlines
 from pollux.errors import PolluxError, StoreBusy, StoreError, StoreTimeout
 from pollux.model import SCHEDULER_VERSION
 from pollux.store.postgres import schema

@@ -24,7 +24,7 @@ import msgspec
 from hiredis import Reader
 from redis import exceptions
 
-from pollux.deadlines import Deadlines
+from pollux.clock import Deadlines
 from pollux.errors import StoreBusy, StoreError, StoreTimeout
 from pollux.store.decoding import UNREADABLE, unreadable
 from pollux.store.redis.address import CLUSTER, RedisAddress

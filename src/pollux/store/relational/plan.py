@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pollux.model import BEHIND_MAX, PREVIOUS_RUN, UNREAD_MAX, Answer, Cause, Firing, Overlap
-from pollux.model.clock_note import CAME_BACK_MS
+from pollux.model.leader_notes import CAME_BACK_MS
 from pollux.store.relational.feed_entries import jobs_of
 from pollux.store.relational.rows import CAUSE_NUMBER, HELD, KEY, LEASED, STATE, Row, made_in, memory_json
 

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from pollux.clock import Clock, SystemClock
-from pollux.deadlines import Deadlines
+from pollux.clock import Clock, Deadlines, SystemClock
 from pollux.errors import StoreTimeout
 from pollux.model import SCHEDULER_VERSION, Dead, FeedItem, Job, Run, check_version
 from pollux.store.contract import Answer, Audit, Claimed, Settlement

@@ -33,7 +33,7 @@ from pollux.model import (
     by_term,
     starts_in,
 )
-from pollux.model.clock_note import ClockNote, clock_notes
+from pollux.model.leader_notes import ClockNote, clock_notes
 from pollux.store.contract import JobFilter
 from pollux.store.decoding import BEHIND_PAGE, BEHIND_PAGES, BatchDecoder, illegible_stop
 from pollux.store.job_cache import JobCache, JobReading

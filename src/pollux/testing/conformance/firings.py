@@ -7,7 +7,7 @@ import asyncio
 from msgspec.structs import replace
 
 from pollux.model import Arrived, Cause, Done, JobUpdate, Overlap, Plan, Release, RunState
-from pollux.model.clock_note import CAME_BACK_MS
+from pollux.model.leader_notes import CAME_BACK_MS
 from pollux.store.contract import Answer, Pruning, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,

@@ -29,7 +29,7 @@ from pollux.errors import InvalidInput, NotFound, PolluxError
 from pollux.log_format import kind_written
 from pollux.model import Fault, Isolate, Job, Run
 from pollux.registry import Changed, Context, Handler, Observed, Unchanged
-from pollux.runtime.isolation.protocol import (
+from pollux.runtime.child_protocol import (
     HEADER_BYTES,
     BadFrame,
     BeginFrame,
@@ -63,7 +63,7 @@ LEAVE_SECONDS_MAX = 86_400.0  # of a lease that never ends (tests)
 # The search path comes as arguments: nothing of ours may be imported before it is set.
 _BEGIN = (
     "import sys; pollux_child = True; sys.path[:] = sys.argv[2:]; del sys.argv[2:]; "
-    "from pollux.runtime.isolation.child import main; main()"
+    "from pollux.runtime.child import main; main()"
 )
 
 

@@ -29,11 +29,10 @@ from pollux.clock import SystemClock
 from pollux.errors import InvalidInput, NotFound, PolluxError
 from pollux.log_format import write_lines
 from pollux.model import Fault, Job
-from pollux.model.params import check_params
+from pollux.model.job import check_params
 from pollux.outcome import classify, describe, place_of, retry_after_s, traceback_of
 from pollux.registry import Changed, Context, Handler, Observed, Unchanged, as_json, checked, job_id_of
-from pollux.runtime.fork_guard import end_copy
-from pollux.runtime.isolation.protocol import (
+from pollux.runtime.child_protocol import (
     HEADER_BYTES,
     BeginFrame,
     CallFrame,
@@ -55,6 +54,7 @@ from pollux.runtime.isolation.protocol import (
     length_of,
     read_by_child,
 )
+from pollux.runtime.handler_threads import end_copy
 from pollux.secrets import HIDDEN, hide
 
 SCRIPT = "__pollux_main__"  # module name of the node's own script, so that its `__main__` block does not run again

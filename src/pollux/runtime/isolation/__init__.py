@@ -1,1 +1,0 @@
-"""Handlers in child processes: the parent, the child and the frames between them."""
