@@ -8,10 +8,12 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from pollux.cli import command_table
 from pollux.clock import SystemClock
@@ -134,21 +136,39 @@ SENT = {  # what a body of the API calls otherwise than a file does, or has besi
 
 def routes() -> str:
     """Every path of the HTTP API, by subject."""
-    from pollux.server.openapi import told_routes  # here: the framework, for this part alone
+    from pollux.server.routes import EVERY  # here: the framework, for this part alone
 
-    parts = []
-    for subject, rows in told_routes().items():
-        parts.append(f"### {subject[:1].upper()}{subject[1:]}\n\n" + _table(("", "role", "what it does"), rows))
+    rows: dict[str, list[tuple[str, str, str]]] = {}
+    for each in (each for group in EVERY for each in group.operations if each.include_in_schema):
+        words = " ".join(inspect.cleandoc(each.call.__doc__ or "").split()).replace("|", "\\|")
+        role = "" if each.role is None else each.role.word
+        rows.setdefault(each.subject, []).append((f"`{each.method} {each.path}`", role, words))
+    parts = [
+        f"### {subject[:1].upper()}{subject[1:]}\n\n" + _table(("", "role", "what it does"), found)
+        for subject, found in rows.items()
+    ]
     return "\n\n".join(parts)
 
 
 def job_body() -> str:
     """All that can be sent of a job."""
-    from pollux.server.openapi import told_fields
-    from pollux.server.schemas.jobs import JobBody
+    from pollux.server.schemas.jobs import NOT_READ, JobBody
 
-    rows = [(name, kind, SENT.get(name.strip("`")) or JOB[name.strip("`")]) for name, kind in told_fields(JobBody)]
+    _, components = msgspec.json.schema_components([JobBody])
+    fields = {name: schema for name, schema in components["JobBody"]["properties"].items() if name not in NOT_READ}
+    rows = [(f"`{name}`", _type(schema), SENT.get(name) or JOB[name]) for name, schema in fields.items()]
     return _table(("field", "kind", "meaning"), rows)
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return ", ".join(f"`{choice}`" for choice in schema["enum"] if choice is not None)
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_type(each) for each in schema["anyOf"] if each.get("type") != "null"))
+    if "$ref" in schema:
+        return "object"
+    kind = schema.get("type", "anything")
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
 
 
 def _first_line(text: str | None) -> str:
