@@ -106,9 +106,7 @@ class Terminal:
             process.wait()
 
     def _start(self, arguments: Sequence[str], env: dict[str, str], pipes: dict[str, Any]) -> subprocess.Popen:
-        if not self.is_fresh and can_be_forked(env):
-            return Forked(arguments, cwd=self.folder, env=env, **pipes)
-        return subprocess.Popen([sys.executable, "-m", "pollux", *arguments], cwd=self.folder, env=env, **pipes)
+        return start_pollux(arguments, cwd=self.folder, env=env, fresh=self.is_fresh, **pipes)
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
@@ -126,11 +124,21 @@ class SameProcess(Terminal):
             contextlib.redirect_stderr(err),
             mock.patch.dict(os.environ, self.environ(environ), clear=True),
             mock.patch("sys.stdin", stdin),
+            mock.patch("sys.path", [*sys.path]),  # a command puts its folder there
         ):
             code = run_command(arguments)
         said = [stream.buffer.getvalue().decode() for stream in (out, err)]
         assert "Traceback" not in "".join(said), said
         return Answer(code, *said)
+
+
+def start_pollux(
+    arguments: Sequence[str], *, cwd: Path, env: dict[str, str], fresh: bool = False, **pipes: Any
+) -> subprocess.Popen:
+    """A process of `pollux` with these arguments: forked if it cannot tell the difference, else fresh."""
+    if not fresh and can_be_forked(env):
+        return Forked(arguments, cwd=cwd, env=env, **pipes)
+    return subprocess.Popen([sys.executable, "-m", "pollux", *arguments], cwd=cwd, env=env, **pipes)
 
 
 def stopped(process: subprocess.Popen, number: int = signal.SIGTERM) -> Answer:

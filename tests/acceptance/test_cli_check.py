@@ -186,7 +186,7 @@ def test_a_start_tells_of_a_few_secrets_and_how_many_more_there_are(pollux):
         eventually(lambda: "j8" in pollux("jobs", "-c", "p.yaml").out, "it has its jobs", process)
         served = stopped(process)
     assert served.err.count("a secret is written out") == 5
-    assert "4 more like these; `pollux check` tells all" in served.err
+    assert "4 more like these; `pollux check` lists all" in served.err
 
 
 def test_code_that_is_not_there_is_a_problem_with_a_line(pollux):

@@ -27,9 +27,9 @@ while IFS= read -r line; do
 done
 """
 PATIENT = """
-from pollux.store.guard import Guarded
+from pollux.store.handle import StoreHandle
 from pollux.store.sqlite import SqliteStore
-for kind in (Guarded, SqliteStore):
+for kind in (StoreHandle, SqliteStore):
     kind.__init__.__kwdefaults__["deadline_ms"] = 600_000
 """  # a store that would wait for its lock until the test is red
 PROGRAM = str(Path(sys.executable).with_name("pollux"))

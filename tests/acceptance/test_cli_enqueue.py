@@ -123,7 +123,7 @@ def test_waiting_where_nobody_works_ends_by_its_timeout_and_says_why_not(pollux)
     answer = pollux("enqueue", "report", "--wait", "--timeout", "1ms", "--id", "r1", *WHERE)
     assert answer.code == 1
     assert "run r1 is still ready after 1ms; it goes on" in answer.err
-    assert "`pollux why r1` says why" in answer.err
+    assert "`pollux why r1` explains it" in answer.err
 
 
 def test_a_job_that_is_not_there_is_exit_code_one(pollux):

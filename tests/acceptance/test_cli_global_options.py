@@ -7,7 +7,7 @@ from click.shell_completion import ShellComplete
 
 from pollux import Pollux
 from pollux.cli import command_table
-from pollux.cli.runner import EVERYWHERE, program
+from pollux.cli.runner import GLOBAL_OPTIONS, program
 from pollux.model import Job
 from tests.acceptance.terminal import SameProcess, Terminal
 
@@ -72,7 +72,7 @@ def test_the_same_twice_is_once_and_two_things_are_refused(pollux):
     ):
         refused = pollux(*words)
         assert (refused.code, refused.out) == (2, "")
-        assert "was given twice, and says different things; give it once" in refused.err
+        assert "was given twice, with different values; give it once" in refused.err
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_cannot_be_meant_is_told_in_words(pollux, words, says):
 def test_what_the_help_calls_everywhere_may_stand_before_the_command():
     told = command_table.menu_text().partition("Everywhere, before the command or after it:\n")[2].partition("\n\n")[0]
     named = {word.strip(",") for line in told.splitlines() for word in line.split() if word.startswith("-")}
-    assert named - set(EVERYWHERE) == {"--help", "--version"}
+    assert named - set(GLOBAL_OPTIONS) == {"--help", "--version"}
 
 
 def test_a_real_process_hears_it_too(pollux):

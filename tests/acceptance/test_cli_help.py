@@ -74,7 +74,7 @@ def test_bad_usage_is_answered_with_the_cure(pollux, words, cure):
     answer = pollux(*words)
     assert (answer.code, answer.out) == (2, "")
     assert cure in answer.err
-    assert "--help` tells more" in answer.err
+    assert "--help` shows more" in answer.err
 
 
 def test_the_version_is_told(pollux):
@@ -88,9 +88,8 @@ def test_the_installed_program_is_the_same():
 
 
 def test_something_unforeseen_is_a_sentence_not_a_traceback(pollux):
-    pollux.write(
-        "sitecustomize.py", "import pollux.cli.options as o\ndef boom(*a): raise RuntimeError('boom')\no.ask = boom\n"
-    )
+    boom = "import pollux.cli.target as t\ndef boom(*a): raise RuntimeError('boom')\nt.StoreChoice.ask = boom\n"
+    pollux.write("sitecustomize.py", boom)
     pollux.write("p.db", "")
     broken = {"PYTHONPATH": str(pollux.folder)}
     answer = pollux("jobs", "--store", "sqlite:///p.db", environ=broken)

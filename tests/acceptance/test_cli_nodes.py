@@ -7,7 +7,7 @@ import pytest
 
 from pollux import Pollux
 from pollux.app.operations import status
-from pollux.cli.nodes import _leads, _seats, _seen
+from pollux.cli.status import _leads, _seats, _seen
 from pollux.model import Job, Node
 from pollux.store.move_marks import MoveMark, seal
 from tests.acceptance.api_world import api_of

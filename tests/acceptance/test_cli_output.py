@@ -252,7 +252,7 @@ def test_dead_letters_of_a_job_are_revived(pollux):
     assert pollux.ok("dead", "revive", "--job", "ok/1", *WHERE).out == "there are no such dead letters\n"
     answer = pollux("dead", "revive", "--job", "broken", *WHERE)
     assert answer.code == 2
-    assert "this would revive 1 dead letter, and nobody is here to confirm it; add --yes" in answer.err
+    assert "this would revive 1 dead letter, and there is no terminal to confirm it; add --yes" in answer.err
     assert "runs again" in pollux.ok("dead", "revive", "--job", "broken", "--yes", *WHERE).out
 
 
@@ -365,7 +365,7 @@ def test_a_live_run_is_answered_with_the_option_that_helps(pollux):
 def test_nobody_is_there_after_a_stop(pollux):
     answer = pollux.ok("nodes", "--json", *WHERE)
     assert answer.json == {"nodes": [], "leaders": [], "drained": []}
-    assert "nobody is there" in pollux.ok("nodes", *WHERE).err
+    assert "no node lives" in pollux.ok("nodes", *WHERE).err
 
 
 def test_what_people_did_is_on_record(pollux):

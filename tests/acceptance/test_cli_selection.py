@@ -7,7 +7,8 @@ import time
 import pytest
 
 from pollux import Pollux
-from pollux.cli.selection import BAR_FROM, LINES_MAX
+from pollux.cli.output import BAR_FROM
+from pollux.cli.selection import LINES_MAX
 from pollux.model import Dead, Job, Outcome
 from pollux.store.contract import Settlement
 from tests.acceptance.terminal import SameProcess, Terminal
@@ -104,7 +105,7 @@ def test_a_filter_without_a_terminal_needs_a_yes(pollux, command, question):
     before = pollux.ok("store", "dump", "-", *WHERE).out
     answer = pollux(*command, *WHERE)
     assert answer.code == 2
-    assert f"this would {question}, and nobody is here to confirm it; add --yes" in answer.err
+    assert f"this would {question}, and there is no terminal to confirm it; add --yes" in answer.err
     assert pollux.ok("store", "dump", "-", *WHERE).out == before
     pollux.ok(*command, "--yes", *WHERE)
     assert pollux.ok("store", "dump", "-", *WHERE).out != before
@@ -127,6 +128,14 @@ def test_a_filter_is_counted_and_confirmed_at_a_terminal(pollux, command, questi
     code, seen = at_a_terminal(pollux, *command, *WHERE, types="y\n")
     assert code == 0, seen
     assert pollux.ok("store", "dump", "-", *WHERE).out != before
+
+
+def test_an_interrupt_ends_the_command_at_its_question(pollux):
+    before = pollux.ok("store", "dump", "-", *WHERE).out
+    code, seen = at_a_terminal(pollux, "dead", "drop", "--all", *WHERE, interrupt_at="[y/N]")
+    assert code == 130, seen
+    assert "pollux: interrupted" in seen
+    assert pollux.ok("store", "dump", "-", *WHERE).out == before
 
 
 @pytest.mark.parametrize(
@@ -176,7 +185,7 @@ def test_many_are_summed_up(tmp_path_factory):
     gone = count // 4
     assert code == 1, "some could not be"
     assert f"revive {count} dead letters? [y/N]" in seen
-    assert f"{count}/{count}" in seen
+    assert f"{count} of {count}" in seen
     assert f"{count - gone} dead letters: runs again" in seen
     assert f"{gone} dead letters: its job was deleted; add the job again, or drop it" in seen
     left = pollux.ok("dead", "--limit", "1000", "--json", *WHERE).json["dead"]

@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -131,8 +132,10 @@ async def pollux(tmp_path) -> Terminal:
     return Terminal(tmp_path)
 
 
-def at_a_terminal(pollux: Terminal, *arguments: str, types: str = "", columns: str = "60") -> tuple[int, str]:
-    """Run a command with a terminal for all its streams."""
+def at_a_terminal(
+    pollux: Terminal, *arguments: str, types: str = "", columns: str = "60", interrupt_at: str = ""
+) -> tuple[int, str]:
+    """Run a command with a terminal for all its streams; SIGINT comes when it has printed `interrupt_at`."""
     ours, theirs = pty.openpty()
     seen, deadline = b"", time.monotonic() + PATIENCE_SECONDS
     try:
@@ -149,6 +152,9 @@ def at_a_terminal(pollux: Terminal, *arguments: str, types: str = "", columns: s
             assert time.monotonic() < deadline, seen
             if select.select([ours], [], [], 0.1)[0]:
                 seen += os.read(ours, 65_536)
+            if interrupt_at and interrupt_at.encode() in seen:
+                process.send_signal(signal.SIGINT)
+                interrupt_at = ""
     finally:
         process.kill()
         process.wait()

@@ -1,39 +1,48 @@
-"""`pollux check`: mistakes in a config or an app, and what a start with it would change."""
+"""`pollux check`: mistakes in a config or an app, and what a start with it would change.
+
+A file that is being prepared is mostly beside the one that is used, under another name: `new.yaml` beside
+`pollux.yaml`.  By its name it would be another source of jobs, so it is compared in the place of the used one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from pollux.cli.command_table import USAGE
-from pollux.cli.diff import as_option, place_for, say_place
-from pollux.cli.options import config_path, find_code_here, overruled, store_lacks, with_own_code
-from pollux.cli.output import clean, print_json
+from pollux.cli.options import config_option, json_option
+from pollux.cli.output import clean, notice, print_json
 from pollux.cli.runner import TeachingCommand, complain_all
-from pollux.cli.target import refuse_url
+from pollux.cli.target import ask, config_path, find_code_here, overruled, refuse_url, store_lacks, with_own_code
 from pollux.config.lint import config_warnings, with_jobs_of_code
 from pollux.config.load import file_source
 from pollux.errors import InvalidConfig, InvalidInput, problems_of
 from pollux.units import counted
 
 if TYPE_CHECKING:
-    from pollux.app import Pollux
+    from pollux.app import OperationsProtocol, Pollux
+    from pollux.config import Config
+
+JOBS_PAGE = 1_000
+as_option = click.option(
+    "--as", "as_file", metavar="FILE", help="It is to take the place of this file; else of the one that has its jobs."
+)
 
 
 @click.command(cls=TeachingCommand)
 @click.argument("file", required=False, type=click.Path())
-@click.option(
-    "-c", "--config", type=click.Path(), envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml."
-)
+@config_option("The config; else ./pollux.yaml.")
 @click.option("--app", metavar="MODULE:ATTRIBUTE", envvar="POLLUX_APP", help="A Pollux of your own code.")
 @click.option("--store", metavar="URL", help="Compare with this store; also POLLUX_STORE.")
 @click.option("--diff", is_flag=True, help="Show what a start would change in the store.")
 @as_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 def check(
     file: str | None,
     config: str | None,
@@ -46,11 +55,11 @@ def check(
 ) -> int:
     """Look for every mistake in a config or in an app of your own; import the code; change nothing.
 
-    An app is looked at as a start would: its handlers, the params of its jobs, schedules, addresses, secrets, and
+    An app is checked as a start would do it: its handlers, the params of its jobs, schedules, addresses, secrets, and
     functions that a child process must find.
 
     Problems are printed with file, line and cure; the exit code is 2.  Warnings, like a password that is written out,
-    change nothing about the exit code.  With --diff a right config is compared with the store: + is added, ~ changes,
+    do not change the exit code.  With --diff a valid config is compared with the store: + is added, ~ changes,
     - goes.  One that has the jobs of another file is compared as the next text of that.
 
     For example:
@@ -64,21 +73,21 @@ def check(
     _refuse_unfit(path, app, as_file, diff=diff)
     if diff:
         refuse_url(store, "check --diff compares with the store itself (`pollux reload --dry-run` asks a node)")
-    said = {"store": store, "app": app}
+    named = {"store": store, "app": app}
     try:
-        loaded, checked, aside = _load(config, path, said, file_source(as_file) if as_file else "", diff=diff)
+        loaded, checked, notes = _load(config, path, named, file_source(as_file) if as_file else "", diff=diff)
     except InvalidInput as error:
-        problems = _with_those_of_code(problems_of(error), path, said)
+        problems = _with_those_of_code(problems_of(error), path, named)
         return _report(path, app, problems, InvalidConfig(problems), as_json=as_json)
     changes = _changes(checked) if diff else None
     jobs = checked.declared_jobs()
-    warnings = [*aside, *config_warnings(with_jobs_of_code(loaded, jobs), os.environ)]
+    warnings = [*notes, *config_warnings(with_jobs_of_code(loaded, jobs), os.environ)]
     if as_json:
-        told = [_told(warning) for warning in warnings]
-        print_json(_document(path, loaded.app, warnings=told, jobs=len(jobs), diff=changes))
+        shown = [_problem_json(warning) for warning in warnings]
+        print_json(_document(path, loaded.app, warnings=shown, jobs=len(jobs), diff=changes))
         return 0
     for warning in warnings:
-        click.echo(f"pollux: warning: {clean(str(warning))}", err=True)
+        notice(f"warning: {warning}")
     what = " and ".join(filter(None, (path, loaded.app)))
     click.echo(f"{clean(what)}: valid; {counted(len(jobs), 'job')}")
     _print(changes)
@@ -115,45 +124,65 @@ def _named_once(file: str | None, config: str | None) -> str | None:
 
 
 def _load(
-    given: str | None, path: str | None, said: dict[str, Any], source: str, *, diff: bool
-) -> tuple[Any, Any, list[InvalidInput]]:
+    given: str | None, path: str | None, named: dict[str, Any], source: str, *, diff: bool
+) -> tuple[Config, Pollux, list[InvalidInput]]:
     from pollux.app import Pollux
     from pollux.config import load_config
     from pollux.server import server_options
 
     find_code_here()
-    loaded = load_config(path, environ=os.environ, arguments=said, source=source)
-    aside = [each for each in (overruled(given, loaded),) if each is not None]
+    loaded = load_config(path, environ=os.environ, arguments=named, source=source)
+    notes = [each for each in (overruled(given, loaded),) if each is not None]
     if diff:
         store = with_own_code(loaded).store
         if not source and loaded.jobs and (source := place_for(loaded, store)):
-            say_place(loaded, source)
-            loaded = load_config(path, environ=os.environ, arguments=said, source=source)
+            print_place(loaded, source)
+            loaded = load_config(path, environ=os.environ, arguments=named, source=source)
         if store_lacks(store):  # compared with nothing, and nothing is created
-            loaded = load_config(path, environ=os.environ, arguments=said | {"store": "memory://"})
+            loaded = load_config(path, environ=os.environ, arguments=named | {"store": "memory://"})
     app = Pollux.from_config(loaded)
     app.check_jobs()
     server_options(loaded, plans=True)
-    return loaded, app, aside
+    return loaded, app, notes
 
 
-def _with_those_of_code(found: Sequence[InvalidInput], path: str | None, said: dict[str, Any]) -> list[InvalidInput]:
-    """These problems, and those that a look at the code has, as far as the file can be read: all in one go."""
+def _with_those_of_code(found: Sequence[InvalidInput], path: str | None, named: dict[str, Any]) -> list[InvalidInput]:
+    """These problems, and those of the code as far as the file can be read: all in one go."""
     from pollux.app import Pollux
     from pollux.config import load_config
 
-    told = {str(problem): problem for problem in found}
+    problems = {str(problem): problem for problem in found}
     try:
-        loaded = load_config(path, environ=os.environ, arguments=said | {"store": "memory://"}, is_whole=False)
+        loaded = load_config(path, environ=os.environ, arguments=named | {"store": "memory://"}, is_whole=False)
         Pollux.from_config(loaded).check_jobs()
     except InvalidInput as error:
-        told |= {str(problem): problem for problem in problems_of(error)}
-    return list(told.values())
+        problems |= {str(problem): problem for problem in problems_of(error)}
+    return list(problems.values())
+
+
+def place_for(config: Config, url: str) -> str:
+    """The source that this file would replace, if not its own: the one that all its stored jobs belong to."""
+    if url.startswith("memory:") or store_lacks(url):
+        return ""
+    ids = [job.id for job in config.jobs]
+
+    async def sources(operations: OperationsProtocol) -> set[str]:
+        pages = [
+            await operations.jobs.jobs_by_id(ids[start : start + JOBS_PAGE]) for start in range(0, len(ids), JOBS_PAGE)
+        ]
+        return {job.source for page in pages for job in page if job is not None}
+
+    owners = ask(url, sources) if ids else set()
+    [owner] = owners if len(owners) == 1 else [""]
+    return owner if owner.startswith("file:") and owner != config.source else ""
+
+
+def print_place(config: Config, source: str) -> None:
+    name = Path(config.path).name
+    notice(f"{config.path} has jobs of {source}: compared as its next text; --as {name}: as a file of its own")
 
 
 def _changes(app: Pollux) -> list[dict[str, Any]]:
-    import asyncio
-
     async def compare() -> list[dict[str, Any]]:
         await app.open()
         try:
@@ -169,7 +198,7 @@ def _report(
 ) -> int:
     if not as_json:
         return complain_all(error)
-    print_json(_document(path, app, problems=[_told(problem) for problem in problems]))
+    print_json(_document(path, app, problems=[_problem_json(problem) for problem in problems]))
     return USAGE
 
 
@@ -177,5 +206,5 @@ def _document(path: str | None, app: str | None, **found: Any) -> dict[str, Any]
     return {"config": path, "app": app or None, "problems": [], "warnings": [], "jobs": 0, "diff": None} | found
 
 
-def _told(problem: InvalidInput) -> dict[str, str]:
+def _problem_json(problem: InvalidInput) -> dict[str, str]:
     return {"where": problem.where, "what": problem.what, "cure": problem.cure}

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 OK = 0
-FAILED = 1  # the thing asked for failed, or is not there
+FAILED = 1  # the request failed, or its subject does not exist
 USAGE = 2  # bad usage or bad config
-UNAVAILABLE = 3  # the store, or the node that was to be asked
+UNAVAILABLE = 3  # the store or the node is not available
 INTERRUPTED = 130
 
 
 class CommandEntry(NamedTuple):
     name: str
     home: str  # module:attribute
-    says: str
+    purpose: str
 
 
 SECTIONS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
@@ -24,17 +24,19 @@ SECTIONS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             CommandEntry(
                 "serve", "pollux.cli.serve:serve", "plan and run the jobs of a file or an app; watch them live"
             ),
-            CommandEntry("worker", "pollux.cli.serve:worker", "run only: one more pair of hands on the same store"),
+            CommandEntry("worker", "pollux.cli.serve:worker", "run only: another worker on the same store"),
             CommandEntry(
                 "check",
                 "pollux.cli.check:check",
                 "look for mistakes in a config or an app; --diff shows what a start would change",
             ),
             CommandEntry(
-                "simulate", "pollux.cli.simulate:simulate", "play a day of it in virtual time: lateness, skips, seats"
+                "simulate", "pollux.cli.simulate:simulate", "a day of it in virtual time: lateness, skips, seats"
             ),
             CommandEntry("plan", "pollux.cli.plan:plan", "what fires in the next hours, and how many at once"),
-            CommandEntry("doctor", "pollux.cli.doctor:doctor", "are machine, config and store fit? what is the cure?"),
+            CommandEntry(
+                "doctor", "pollux.cli.doctor.command:doctor", "checks of machine, config and store, with cures"
+            ),
             CommandEntry(
                 "config", "pollux.cli.config:config", "every option, its value and where it came from; --example"
             ),
@@ -47,11 +49,13 @@ SECTIONS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             CommandEntry("jobs", "pollux.cli.jobs:jobs", "list, show with history, run, cancel, delete, move"),
             CommandEntry("runs", "pollux.cli.runs:runs", "list, show and follow, cancel"),
             CommandEntry("dead", "pollux.cli.dead:dead", "dead letters: list, show, revive, drop"),
-            CommandEntry("health", "pollux.cli.health:health", "is it well, and what is the cure? also as exit code"),
-            CommandEntry("why", "pollux.cli.why:why", "why a job or run does not run, and what to do"),
-            CommandEntry("nodes", "pollux.cli.nodes:nodes", "which processes are there, and who leads"),
+            CommandEntry(
+                "health", "pollux.cli.status:health", "health of the deployment, with cures; also as exit code"
+            ),
+            CommandEntry("why", "pollux.cli.status:why", "why a job or run does not run, and what to do"),
+            CommandEntry("nodes", "pollux.cli.status:nodes", "the processes on a store, and which of them leads"),
             CommandEntry("compare", "pollux.cli.versions:compare", "two versions of a deployment, side by side"),
-            CommandEntry("audit", "pollux.cli.audit:audit", "who changed what; is the log whole?"),
+            CommandEntry("audit", "pollux.cli.status:audit", "who changed what; verify that the log is whole"),
         ),
     ),
     (
@@ -62,18 +66,16 @@ SECTIONS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             ),
             CommandEntry("pause", "pollux.cli.pause:pause", "stop jobs, a group, a target or everything for a while"),
             CommandEntry("resume", "pollux.cli.pause:resume", "end a pause or a drain; alone: list what is stopped"),
-            CommandEntry("drain", "pollux.cli.drain:drain", "let the workers claim nothing; --wait until nothing runs"),
-            CommandEntry("trigger", "pollux.cli.drain:trigger", "let the leader plan now, and say what came of it"),
+            CommandEntry("drain", "pollux.cli.pause:drain", "let the workers claim nothing; --wait until nothing runs"),
+            CommandEntry("trigger", "pollux.cli.pause:trigger", "let the leader plan now, and print what came of it"),
             CommandEntry(
                 "reload", "pollux.cli.reload:reload", "read the config again; --dry-run, --rollback, --versions"
             ),
-            CommandEntry("set", "pollux.cli.settings:set_option", "change an option of all nodes while they run"),
+            CommandEntry("set", "pollux.cli.config:set_option", "change an option of all nodes while they run"),
             CommandEntry(
-                "migrate", "pollux.cli.versions:migrate", "versions on one store; end one that has handed over"
+                "migrate", "pollux.cli.versions:migrate", "versions on one store; finish one whose jobs were moved"
             ),
-            CommandEntry(
-                "token", "pollux.cli.token:token", "who may use the API: create, list, revoke, rotate; --curl"
-            ),
+            CommandEntry("token", "pollux.cli.token:token", "tokens of the API: create, list, revoke, rotate; --curl"),
             CommandEntry(
                 "completion", "pollux.cli.completion:completion", "let bash, zsh or fish complete commands and ids"
             ),
@@ -95,21 +97,21 @@ def menu_text() -> str:
         "loses nor doubles a firing.",
     ]
     for title, entries in SECTIONS:
-        lines += ["", f"{title}:", *(f"  {entry.name:<10} {entry.says}" for entry in entries)]
+        lines += ["", f"{title}:", *(f"  {entry.name:<10} {entry.purpose}" for entry in entries)]
     lines += [
         "",
         "First steps:",
         "  pollux serve -c pollux.yaml          run the jobs of a file; Ctrl-C stops",
         "  pollux jobs                          in a second terminal: what is there, what is due",
         "  pollux jobs run home                 run one now",
-        "  pollux why home                      why does it not run?",
+        "  pollux why home                      why it does not run",
         "",
         "Everywhere, before the command or after it:",
         "  --store URL       sqlite:///pollux.db or any other store; also POLLUX_STORE",
         "  -c, --config FILE where the store is named; also POLLUX_CONFIG, else ./pollux.yaml if there is one",
         "  --app MODULE:ATTR a Pollux in your own code, and its store; also POLLUX_APP",
         "  --url URL         ask a node at http://host:8060 instead of the store; also POLLUX_URL",
-        "  --token TOKEN     who asks it; better in POLLUX_TOKEN",
+        "  --token TOKEN     the token for it; better in POLLUX_TOKEN",
         "  --json            one JSON document instead of a table",
         "  --help            more about a command, with examples; --version",
         "",

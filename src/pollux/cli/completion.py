@@ -1,7 +1,7 @@
 """`pollux completion`: the shell script for tab completion, and the answers that it asks for.
 
-The shell's script calls the program with `_POLLUX_COMPLETE` set.  Whatever goes wrong then (no store, a store that is
-busy, a config that is broken), the answer is empty and quick: nobody wants an error while typing.
+The shell's script calls the program with `_POLLUX_COMPLETE` set.  Where that fails (no store, a store that is busy, a
+config with mistakes), the answer is empty and quick: an error would disturb the command line that is being typed.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from click.shell_completion import BashComplete, CompletionItem, ShellComplete, get_completion_class
 
-from pollux.cli.options import StoreChoice, ask, existing_store
 from pollux.cli.output import now_ms
 from pollux.cli.runner import TeachingCommand, program
+from pollux.cli.target import StoreChoice
 
+if TYPE_CHECKING:
+    from pollux.app import OperationsProtocol
+
+_T = TypeVar("_T")
 VARIABLE = "_POLLUX_COMPLETE"
 IDS_MAX = 100
 SECONDS_MAX = 5.0
@@ -103,7 +107,7 @@ def _completer(shell: str) -> ShellComplete:
 
 def job_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
     """Ids of jobs that begin so."""
-    # Pages come in order of ids, so the wanted ones stand right after the last that sorts before them.
+    # Pages come in order of ids, so the wanted ones follow the last that sorts before them.
     after = f"{incomplete[:-1]}{chr(ord(incomplete[-1]) - 1)}{AFTER_ALL}" if incomplete else None
     page = _asked(ctx, lambda operations: operations.jobs.list_jobs(after=after, limit=IDS_MAX))
     return [CompletionItem(job.id, help=job.name) for job in page.jobs if job.id.startswith(incomplete)]
@@ -127,7 +131,7 @@ def run_ids_of(*states: str) -> Callable[[click.Context, click.Parameter, str], 
     return run_ids
 
 
-def _asked(ctx: click.Context, question: Callable[[Any], Any]) -> Any:
-    """What the store or the node answers that the command itself would ask."""
-    with ctx.scope(cleanup=False):  # what was said about them stands in it
-        return ask(existing_store(StoreChoice(ctx.params.get("config"), ctx.params.get("store"))), question)
+def _asked(ctx: click.Context, question: Callable[[OperationsProtocol], Awaitable[_T]]) -> _T:
+    """The answer of the store or the node that the command itself would ask."""
+    with ctx.scope(cleanup=False):  # it has the options that name them
+        return StoreChoice(ctx.params.get("config"), ctx.params.get("store")).ask(question)

@@ -1,9 +1,8 @@
 """`pollux enqueue`: one run of a job, now or later, with params of its own.
 
 The id of the run is made before the request, so that an error can name it.  A run may hold the event loop of the very
-node that has just accepted it: then its answer comes when the run is over, or not at all.  A node on this machine
-whose store can be opened from here is left after a few seconds, and the store is asked for the same run; the same id
-again is the same run.
+node that has just accepted it: then its answer comes when the run is over, or not at all.  If the store of that node
+can be opened from here, it is asked for the same run after a few seconds; the same id again is the same run.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from msgspec.structs import replace
 
 from pollux.cli.completion import job_ids
-from pollux.cli.follow_run import exit_code, follow
-from pollux.cli.options import StoreChoice, ask, existing_store, json_option, store_options
-from pollux.cli.output import ago, clean, now_ms, print_json
-from pollux.cli.pause import say_drained
+from pollux.cli.options import json_option, store_options
+from pollux.cli.output import ago, clean, notice, now_ms, print_json
+from pollux.cli.pause import drain_warnings
 from pollux.cli.runner import TeachingCommand
-from pollux.cli.runs import print_run
+from pollux.cli.runs import exit_code, follow, print_run
+from pollux.cli.target import StoreChoice, Target, opened, target_at
 from pollux.errors import InvalidInput, PolluxError, StoreError, StoreTimeout
 from pollux.ids import new_id
-from pollux.model import RunState, unserved
+from pollux.model import Run, RunState, unserved
 from pollux.units import duration_ms
 
 if TYPE_CHECKING:
@@ -40,72 +39,60 @@ LATE_S = 5.0
 
 
 class NodeUnanswered(Exception):
-    """The node that was asked for this run says nothing, and its store can be asked instead."""
+    """The node that was asked for this run does not answer, and its store can be asked instead."""
 
-    def __init__(self, store: str, run_id: str, *, is_made: bool) -> None:
-        self.store, self.run_id, self.is_made = store, run_id, is_made  # is_made: nobody else has this id
+    def __init__(self, store: str, run_id: str, *, is_new_id: bool) -> None:
+        self.store, self.run_id, self.is_new_id = store, run_id, is_new_id  # is_new_id: it was made here
         super().__init__(store, run_id)
 
 
-async def accepted_by(
-    operations: OperationsProtocol,
-    job_id: str,
-    params: Mapping[str, Any] | None,
-    run: NodeUnanswered | str | None,
-    options: Mapping[str, Any],
-) -> RunAccepted:
-    """What was answered; `NodeUnanswered`, or a `StoreTimeout` that names the run.
+class RunQuestion(NamedTuple):
+    """What is asked for: a run of a job."""
 
-    The `run` is the id that was given, if any; or what a node has not answered, of which `app` is the store.
-    """
-    if isinstance(run, NodeUnanswered):
-        return await _accepted_in_store(operations, job_id, params, run, options)
-    asked = run or new_id(await _store_now(operations), SystemRandom())
-    call = asyncio.ensure_future(operations.runs.accept(job_id, params, id=asked, **options))
-    try:
-        if store := _store_of(getattr(operations, "hello", None)):
-            await asyncio.wait({call}, timeout=LATE_S)
-            if not call.done():
-                raise NodeUnanswered(store, asked, is_made=run is None)
-        accepted: RunAccepted = await call
-    except StoreTimeout as error:
-        raise _unknown(asked, job_id, str(error)) from error
-    finally:
-        call.cancel()
-    return accepted
+    job_id: str
+    params: Mapping[str, Any] | None = None
+    run_id: str | None = None  # the id that was given, if any
+    options: Mapping[str, Any] = {}
 
+    async def accepted_by(self, target: Target) -> RunAccepted:
+        """The answer of a node or a store; `NodeUnanswered`, or a `StoreTimeout` that names the run."""
+        from pollux.client import Remote
 
-async def _store_now(operations: OperationsProtocol) -> int:
-    """The store's time, with which the ids of runs begin; our own where a node could not tell it."""
-    hello: Hello | None = getattr(operations, "hello", None)
-    if hello is None:
-        now: int = await operations.storage.store_now()
-        return now
-    return hello.now_ms or now_ms()
+        hello = target.hello if isinstance(target, Remote) else None
+        # Ids of runs begin with the store's time; our own where a node could not read it.
+        now = await target.operations.storage.store_now() if hello is None else hello.now_ms or now_ms()
+        run_id = self.run_id or new_id(now, SystemRandom())
+        call = asyncio.ensure_future(target.operations.runs.accept(self.job_id, self.params, id=run_id, **self.options))
+        try:
+            if store := _store_of(hello):
+                await asyncio.wait({call}, timeout=LATE_S)
+                if not call.done():
+                    raise NodeUnanswered(store, run_id, is_new_id=self.run_id is None)
+            return await call
+        except StoreTimeout as error:
+            raise _unknown(run_id, self.job_id, str(error)) from error
+        finally:
+            call.cancel()
 
-
-async def _accepted_in_store(
-    operations: OperationsProtocol,
-    job_id: str,
-    params: Mapping[str, Any] | None,
-    late: NodeUnanswered,
-    options: Mapping[str, Any],
-) -> RunAccepted:
-    """What the store itself answers to whoever asks for that same run."""
-    why = await _held_words(operations)
-    words = f"the node that was asked did not answer within {LATE_S:.0f} s{why}; its store is asked for the same run"
-    click.echo(f"pollux: {clean(words)}", err=True)
-    try:
-        accepted: RunAccepted = await operations.runs.accept(job_id, params, id=late.run_id, **options)
-    except PolluxError as error:
-        raise _unknown(late.run_id, job_id, f"the node did not answer{why}, and its store said: {error}") from error
-    return replace(accepted, is_new=True) if late.is_made else accepted
+    async def accepted_in_store(self, operations: OperationsProtocol, late: NodeUnanswered) -> RunAccepted:
+        """The answer of the store itself, for the run that a node was asked for."""
+        why = await _held_words(operations)
+        words = (
+            f"the node that was asked did not answer within {LATE_S:.0f} s{why}; its store is asked for the same run"
+        )
+        notice(words)
+        try:
+            accepted = await operations.runs.accept(self.job_id, self.params, id=late.run_id, **self.options)
+        except PolluxError as error:
+            what = f"the node did not answer{why}, and its store refused: {error}"
+            raise _unknown(late.run_id, self.job_id, what) from error
+        return replace(accepted, is_new=True) if late.is_new_id else accepted
 
 
 def _unknown(run_id: str, job_id: str, why: str) -> StoreTimeout:
-    if why.startswith(f"run {run_id} "):  # whoever was asked named it
+    if why.startswith(f"run {run_id} "):  # the answer names it
         return StoreTimeout(why)
-    cure = f"`pollux runs show {run_id}` tells, and `--id {run_id}` asks for the same run"
+    cure = f"`pollux runs show {run_id}` shows it, and `--id {run_id}` asks for the same run"
     return StoreTimeout(f"run {run_id} of job {job_id} may have been accepted: {why}; {cure}")
 
 
@@ -120,12 +107,12 @@ def _store_of(hello: Hello | None) -> str:
 
 
 async def _held_words(operations: OperationsProtocol) -> str:
-    """What holds the event loops of its nodes, as far as they told the store."""
+    """What holds the event loop of a node, according to its last heartbeat."""
     try:
-        held = [each for each in await operations.status.nodes() if each.load.held_by]
+        held = [each for each in await operations.status.nodes() if each.load.blocked_by]
     except PolluxError:
         return ""
-    return "".join(f", and the event loop of node {each.id} is held by {each.load.held_by}" for each in held[:1])
+    return "".join(f", and the event loop of node {each.id} is blocked by {each.load.blocked_by}" for each in held[:1])
 
 
 EXAMPLE = """write it like --params '{"depth": 2}'"""
@@ -141,7 +128,7 @@ EXAMPLE = """write it like --params '{"depth": 2}'"""
 @click.option("--at", metavar="MOMENT", help="Not before, like 2026-12-01T06:00:00+01:00.")
 @click.option("--priority", type=click.Choice(("high", "normal", "low")), help="Instead of the job's own.")
 @click.option("--wait", is_flag=True, help="Follow it to its end; the exit code is 1 if it did not succeed.")
-@click.option("--timeout", metavar="DURATION", help="With --wait: give up waiting after so long; the run goes on.")
+@click.option("--timeout", metavar="DURATION", help="With --wait: for at most so long; the run goes on.")
 @json_option
 @store_options
 def enqueue(
@@ -150,8 +137,7 @@ def enqueue(
     params: str | None,
     run_id: str | None,
     timeout: str | None,
-    config: str | None,
-    store: str | None,
+    where: StoreChoice,
     *,
     wait: bool,
     as_json: bool,
@@ -159,8 +145,8 @@ def enqueue(
 ) -> int:
     """Ask for a run of a job.  It is on disk when this returns, and runs when a node has a free seat.
 
-    Beside the answer it is said what keeps the run from running: a drain, that nobody declares the job any more, or
-    that no node serves its version.  A run for later lets the job's own schedule go on.
+    What keeps the run from starting is printed, too: a drain, a job that is no longer declared, or that no node serves
+    its version.  A run for later lets the job's own schedule go on.
 
     A value of KEY=VALUE is JSON if it can be read so, else text: `depth=2` is a number, `depth='"2"'` is not.
 
@@ -171,21 +157,25 @@ def enqueue(
     """
     if timeout is not None and not wait:
         raise InvalidInput("--timeout is about waiting", cure="add --wait, or leave it out")
-    given, wait_ms = params_of(params, pairs), None if timeout is None else duration_ms(timeout)
+    wait_ms = None if timeout is None else duration_ms(timeout)
+    asked = RunQuestion(job_id, params_of(params, pairs), run_id, options)
 
-    async def question(operations: OperationsProtocol, late: NodeUnanswered | None = None) -> tuple[Any, Any]:
-        accepted = await accepted_by(operations, job_id, given, late or run_id, options)
+    async def followed(operations: OperationsProtocol, accepted: RunAccepted) -> tuple[Run, RunAccepted]:
         run = accepted.run
         if not as_json:
-            click.echo(f"{_told(accepted)}{'' if wait else _look(run)}")
-        await _say_hints(operations, run)
+            click.echo(f"{_answer_words(accepted)}{'' if wait else _look(run)}")
+        await _print_hints(operations, run)
         return (await follow(operations, run.id, quiet=as_json, wait_ms=wait_ms) if wait else run), accepted
 
-    try:
-        run, accepted = ask(existing_store(StoreChoice(config, store)), question)
-    except NodeUnanswered as error:
-        late = error
-        run, accepted = ask(late.store, lambda operations: question(operations, late))
+    async def enqueued(target: Target) -> tuple[Run, RunAccepted]:
+        try:
+            return await followed(target.operations, await asked.accepted_by(target))
+        except NodeUnanswered as error:
+            async with opened(target_at(error.store)) as store:
+                accepted = await asked.accepted_in_store(store.operations, error)
+                return await followed(store.operations, accepted)
+
+    run, accepted = where.ask_target(enqueued)
     if as_json:
         print_json({"run": run, "is_new": accepted.is_new, "message": _words(accepted)})
     elif wait:
@@ -193,22 +183,23 @@ def enqueue(
     return exit_code(run) if wait else 0
 
 
-async def _say_hints(operations: OperationsProtocol, run: Any) -> None:
-    with suppress(StoreError, TimeoutError):  # it is accepted, whatever can be found out besides
+async def _print_hints(operations: OperationsProtocol, run: Run) -> None:
+    with suppress(StoreError, TimeoutError):  # it is accepted all the same
         async with asyncio.timeout(LATE_S):
-            await say_drained(operations)
-            for hint in await _hints(operations, run):
-                click.echo(clean(hint), err=True)
+            for words in await drain_warnings(operations):
+                click.echo(words, err=True)
+            for words in await _hints(operations, run):
+                click.echo(clean(words), err=True)
 
 
-async def _hints(operations: OperationsProtocol, run: Any) -> list[str]:
-    """What whoever hears "is ready" would not expect.  The run is accepted, whatever can be found out of its job."""
+async def _hints(operations: OperationsProtocol, run: Run) -> list[str]:
+    """What keeps a run that is ready from starting."""
     if run.state not in (RunState.HELD, RunState.READY):
         return []
     [job], found = await operations.jobs.jobs_by_id([run.job_id]), []
     if job is not None and not job.declared:
-        words = f"nobody declares job {job.id} any more: the run waits until somebody does"
-        found.append(f"{words}; `pollux jobs delete {job.id}` takes both away")
+        words = f"job {job.id} is no longer declared: the run waits until it is declared again"
+        found.append(f"{words}; `pollux jobs delete {job.id}` deletes both")
     if lack := unserved(run.scheduler_version, await operations.status.nodes()):
         found.append(f"{lack[0]}: the run waits; {lack[1]}")
     return found
@@ -241,7 +232,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _told(accepted: Any) -> str:
+def _answer_words(accepted: RunAccepted) -> str:
     run = accepted.run
     return (
         f"run {run.id} of job {run.job_id} is {run.shown_state(now_ms())}{_when(run)}"
@@ -250,14 +241,14 @@ def _told(accepted: Any) -> str:
     )
 
 
-def _words(accepted: Any) -> str:
+def _words(accepted: RunAccepted) -> str:
     return str(accepted.in_words(revive=f"pollux dead revive {accepted.run.id}"))
 
 
-def _when(run: Any) -> str:
+def _when(run: Run) -> str:
     """A run that waits for its time."""
     return f", due {ago(run.due_ms, now=now_ms())}" if run.due_ms > now_ms() + 1_000 else ""
 
 
-def _look(run: Any) -> str:
+def _look(run: Run) -> str:
     return f"; see it with `pollux runs show {run.id} --follow`"

@@ -1,7 +1,8 @@
-"""`pollux jobs`: list, show, run, cancel, delete and move jobs."""
+"""`pollux jobs`: list, show, run, cancel and delete jobs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,19 +11,45 @@ import click
 from pollux.cli.command_table import FAILED
 from pollux.cli.completion import job_ids
 from pollux.cli.enqueue import params_of
-from pollux.cli.job_page import JobDetails, print_job, row_json
-from pollux.cli.options import StoreChoice, ask, existing_store, json_option, page_options, store_options
-from pollux.cli.output import ago, now_ms, print_json, print_more, print_table, say_unreadable, unreadable_json
-from pollux.cli.pause import say_drained, say_unreadable_jobs
+from pollux.cli.options import json_option, page_options, store_options
+from pollux.cli.output import (
+    ago,
+    clean,
+    full,
+    moment,
+    now_ms,
+    print_block,
+    print_json,
+    print_page_end,
+    print_pairs,
+    print_table,
+    print_unreadable,
+    span,
+    sparkline,
+    unreadable_json,
+)
+from pollux.cli.pause import drain_warnings, print_unreadable_jobs
 from pollux.cli.runner import ListingGroup
-from pollux.cli.selection import LINES_MAX, choice_of, chosen_jobs, how_cancelled, in_batches, job_filter_options
+from pollux.cli.runs import PRIORITIES, state_words
+from pollux.cli.selection import (
+    LINES_MAX,
+    choice_of,
+    choice_options,
+    chosen_jobs,
+    how_cancelled,
+    in_batches,
+    job_filter,
+)
+from pollux.cli.target import StoreChoice
 from pollux.cli.versions import move
 from pollux.errors import Conflict, InvalidInput, NotFound, StoreError, StoreFull, Unreadable
-from pollux.model import API_SOURCE
-from pollux.units import counted
+from pollux.model import API_SOURCE, Job, Memory, Run
+from pollux.units import counted, format_ms
 
 if TYPE_CHECKING:
     from pollux.app import JobRow, OperationsProtocol
+    from pollux.app.operations.status import JobHistory
+    from pollux.store.contract import JobPage, RunAnswer
 
 
 @click.group(cls=ListingGroup)
@@ -33,32 +60,16 @@ def jobs() -> None:
       pollux jobs                       all, a page at a time
       pollux jobs --group edge --json   those of a group, for a program
       pollux jobs show home             one, in full
-      pollux jobs run home              now, whatever its schedule says
+      pollux jobs run home              now, whatever its schedule
     """
 
 
 @jobs.command("ls")
-@click.option("--group", help="Of this group.")
-@click.option("--target", help="Of this target.")
-@click.option("--tag", help="With this tag.")
-@click.option("--source", help="Declared by this: file:pollux.yaml, code:shop, or api.")
-@click.option("--text", help="With this text in the id or name.")
+@job_filter
 @page_options
 @json_option
 @store_options
-def ls(
-    group: str | None,
-    target: str | None,
-    tag: str | None,
-    source: str | None,
-    text: str | None,
-    limit: int,
-    after: str | None,
-    config: str | None,
-    store: str | None,
-    *,
-    as_json: bool,
-) -> None:
+def ls(limit: int, after: str | None, where: StoreChoice, *, as_json: bool, **parts: Any) -> None:
     """List jobs: schedule, last outcome, next due, and what they do or what holds them up.
 
     For example:
@@ -67,25 +78,21 @@ def ls(
     """
     from pollux.store.contract import JobFilter
 
-    where = JobFilter(group=group, target=target, tag=tag, source=source, text=text)
+    selected = JobFilter(**parts)
 
-    async def question(operations: OperationsProtocol) -> tuple[Any, Any, Any, bool]:
-        page = await operations.jobs.list_jobs(where, after=after, limit=limit)
+    async def read(operations: OperationsProtocol) -> tuple[JobPage, Sequence[JobRow], Sequence[Unreadable], bool]:
+        page = await operations.jobs.list_jobs(selected, after=after, limit=limit)
         return page, *await _rows(operations, page.jobs), len(await operations.versions.list_versions()) > 1
 
-    page, rows, spoilt, has_versions = ask(existing_store(StoreChoice(config, store)), question)
+    page, rows, spoilt, has_versions = where.ask(read)
     if as_json:
         unreadable = {"unreadable": unreadable_json(page.unreadable), "unreadable_runs": unreadable_json(spoilt)}
         print_json({"jobs": [row_json(row) for row in rows], "next": page.next, **unreadable})
         return
     _print_rows(rows, has_versions=has_versions)
-    say_unreadable(page.unreadable)
-    say_unreadable(spoilt, "run")
-    if not rows and not page.unreadable:
-        click.echo(
-            "there are no jobs" if where == JobFilter() and after is None else "there are no such jobs", err=True
-        )
-    print_more(page.next)
+    print_unreadable(spoilt, "run")
+    is_all = selected == JobFilter() and after is None
+    print_page_end(page, kind="job", none="there are no jobs" if is_all else "there are no such jobs")
 
 
 def _print_rows(rows: Sequence[JobRow], *, has_versions: bool) -> None:
@@ -109,7 +116,7 @@ def _print_rows(rows: Sequence[JobRow], *, has_versions: bool) -> None:
 
 
 def _now(row: JobRow) -> str:
-    """What it does, what holds it up, or that it fails; what holds it up says that it fails, too."""
+    """What it does, what holds it up, or that it fails; the reason of a hold names a failure, too."""
     return row.held or row.progress or row.failing or ("running" if row.answer == "running" else "")
 
 
@@ -117,7 +124,7 @@ def _now(row: JobRow) -> str:
 @click.argument("job_id", metavar="ID", shell_complete=job_ids)
 @json_option
 @store_options
-def show(job_id: str, config: str | None, store: str | None, *, as_json: bool) -> None:
+def show(job_id: str, where: StoreChoice, *, as_json: bool) -> None:
     """Show one job in full: what it is, how it went, what it does now, what comes next.
 
     The line of its latest runs has one character each, the newest on the right: the higher the longer it took, a cross
@@ -127,34 +134,28 @@ def show(job_id: str, config: str | None, store: str | None, *, as_json: bool) -
       pollux jobs show home
     """
 
-    async def question(operations: OperationsProtocol) -> JobDetails:
+    async def read(operations: OperationsProtocol) -> JobDetails:
         [row], spoilt = await _rows(operations, (await operations.jobs.get_job(job_id),))
-        say_unreadable(spoilt, "run")
+        print_unreadable(spoilt, "run")
         live = await _live_of(operations, job_id)
         has_versions = len(await operations.versions.list_versions()) > 1
-        return JobDetails(row, tuple(live), await operations.status.why(job_id), has_versions)
+        return JobDetails(row, live, await operations.status.why(job_id), has_versions)
 
-    print_job(ask(existing_store(StoreChoice(config, store)), question), as_json=as_json)
+    print_job(where.ask(read), as_json=as_json)
 
 
 @jobs.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
-@job_filter_options
+@job_filter
+@choice_options
 @click.option("--anyway", is_flag=True, help="Also if another run of it is in the way.")
 @click.option("--params", metavar="JSON", help="Laid over the job's own params.")
 @json_option
 @store_options
 def run(
-    ids: tuple[str, ...],
-    params: str | None,
-    config: str | None,
-    store: str | None,
-    *,
-    anyway: bool,
-    as_json: bool,
-    **given: Any,
+    ids: tuple[str, ...], params: str | None, where: StoreChoice, *, anyway: bool, as_json: bool, **given: Any
 ) -> int:
-    """Run jobs now, whatever their schedule or a pause says.  By id, or by what they are.
+    """Run jobs now, in spite of their schedule or a pause.  By id, or by what they are.
 
     For example:
       pollux jobs run home
@@ -162,14 +163,19 @@ def run(
       pollux jobs run --group edge
     """
     choice, payload = choice_of("job", ids, given), params_of(params)
-    url = existing_store(StoreChoice(config, store))
-    chosen = chosen_jobs(url, choice, verb="run")
-    if len(choice.ids) == 1:  # what stands against it is the answer
-        made = [ask(url, lambda operations: run_one(operations, chosen[0], payload, anyway=anyway))]
-    else:
-        made = in_batches(
-            url, chosen, lambda operations, batch: _run_each(operations, batch, payload, anyway=anyway), doing="running"
-        )
+
+    async def run_all(operations: OperationsProtocol) -> tuple[list[Run | JobRefusal], list[str]]:
+        async def act(batch: list[str]) -> list[Run | JobRefusal]:
+            return [await _run_or_refusal(operations, job_id, payload, anyway=anyway) for job_id in batch]
+
+        chosen = await chosen_jobs(operations, choice, verb="run")
+        if len(choice.ids) == 1:  # its refusal is the answer
+            made: list[Run | JobRefusal] = [await run_one(operations, chosen[0], payload, anyway=anyway)]
+        else:
+            made = await in_batches(chosen, act, doing="running")
+        return made, await drain_warnings(operations) if made else []
+
+    made, warnings = where.ask(run_all)
     refused = [each._asdict() for each in made if isinstance(each, JobRefusal)]
     if as_json:
         print_json({"runs": [each for each in made if not isinstance(each, JobRefusal)], "refused": refused})
@@ -178,23 +184,22 @@ def run(
             if isinstance(each, JobRefusal):
                 click.echo(f"job {each.id}: {each.why}", err=True)
             else:
-                says = f"run {each.id} of job {each.job_id} is {each.state.value}"
-                click.echo(f"{says}; see it with `pollux runs show {each.id}`" if len(made) == 1 else says)
-        _say_none(made)
-    if made:
-        ask(url, say_drained)
+                words = f"run {each.id} of job {each.job_id} is {each.state.value}"
+                click.echo(f"{words}; see it with `pollux runs show {each.id}`" if len(made) == 1 else words)
+        _print_none(made)
+    for words in warnings:
+        click.echo(words, err=True)
     return FAILED if refused else 0
 
 
 @jobs.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
-@job_filter_options
+@job_filter
+@choice_options
 @click.option("--reason", default="", help="Kept with the cancelled runs.")
 @json_option
 @store_options
-def cancel(
-    ids: tuple[str, ...], reason: str, config: str | None, store: str | None, *, as_json: bool, **given: Any
-) -> None:
+def cancel(ids: tuple[str, ...], reason: str, where: StoreChoice, *, as_json: bool, **given: Any) -> None:
     """Cancel all live runs of jobs: waiting ones at once, running ones by request.  Their schedules stay.
 
     For example:
@@ -202,22 +207,24 @@ def cancel(
       pollux jobs cancel --target db-1
     """
     choice = choice_of("job", ids, given)
-    url = existing_store(StoreChoice(config, store))
-    chosen = chosen_jobs(url, choice, verb="cancel all runs of")
 
-    async def act(operations: OperationsProtocol, batch: list[str]) -> list[Any]:
-        answers = []
-        for job_id in batch:
-            await operations.jobs.find_job(job_id)
-            answers += await operations.runs.cancel(job_id, reason=reason)
-        await say_unreadable_jobs(operations, batch)
-        return answers
+    async def cancelled(operations: OperationsProtocol) -> tuple[list[str], list[RunAnswer], dict[str, str]]:
+        async def act(batch: list[str]) -> list[RunAnswer]:
+            answers = []
+            for job_id in batch:
+                await operations.jobs.find_job(job_id)
+                answers += await operations.runs.cancel(job_id, reason=reason)
+            await print_unreadable_jobs(operations, batch)
+            return answers
 
-    answers = in_batches(url, chosen, act, doing="cancelling")
+        chosen = await chosen_jobs(operations, choice, verb="cancel all runs of")
+        answers = await in_batches(chosen, act, doing="cancelling")
+        return chosen, answers, {} if as_json else await how_cancelled(operations, answers)
+
+    chosen, answers, words = where.ask(cancelled)
     if as_json:
         print_json({"runs": answers})
         return
-    words = how_cancelled(url, answers)
     for answer in answers:
         click.echo(f"run {answer.id}: {words.get(answer.id, 'cancelled, or asked to stop')}")
     if not answers:
@@ -226,17 +233,16 @@ def cancel(
 
 @jobs.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
-@job_filter_options
+@job_filter
+@choice_options
 @click.option("--reason", default="", help="Kept with the runs that are cancelled by it.")
 @json_option
 @store_options
-def delete(
-    ids: tuple[str, ...], reason: str, config: str | None, store: str | None, *, as_json: bool, **given: Any
-) -> None:
-    """Take jobs away.  Waiting runs are cancelled, running ones may end; finished ones stay in the history.
+def delete(ids: tuple[str, ...], reason: str, where: StoreChoice, *, as_json: bool, **given: Any) -> None:
+    """Delete jobs.  Waiting runs are cancelled, running ones may end; finished ones stay in the history.
 
     A job of a file or an app is refused while a node of that lives: it would come back.  Take it out of the file, or
-    pause it.  Of a source that is gone for good all jobs go by --source.
+    pause it.  --source deletes all jobs of a source that was removed for good.
 
     For example:
       pollux jobs delete old-1 old-2
@@ -244,28 +250,29 @@ def delete(
       pollux jobs delete --source code:shop
     """
     choice = choice_of("job", ids, given)
-    url = existing_store(StoreChoice(config, store))
-    chosen = chosen_jobs(url, choice, verb="delete")
-
     sources: set[str] = set()  # that may declare them again
 
-    async def act(operations: OperationsProtocol, batch: list[str]) -> list[str]:
-        before = await operations.jobs.jobs_by_id(batch)
-        await operations.jobs.delete_jobs(batch, reason=reason)
-        sources.update(job.source for job in before if job is not None and job.declared and job.source != API_SOURCE)
-        return batch
+    async def deleted(operations: OperationsProtocol) -> list[str]:
+        async def act(batch: list[str]) -> list[str]:
+            before = await operations.jobs.jobs_by_id(batch)
+            await operations.jobs.delete_jobs(batch, reason=reason)
+            found = (job for job in before if job is not None and job.declared)
+            sources.update(job.source for job in found if job.source != API_SOURCE)
+            return batch
 
-    done = in_batches(url, chosen, act, doing="deleting")
+        return await in_batches(await chosen_jobs(operations, choice, verb="delete"), act, doing="deleting")
+
+    done = where.ask(deleted)
     if as_json:
         print_json({"deleted": done, "come_back_with": sorted(sources)})
     elif done:
         click.echo(f"deleted {', '.join(done) if len(done) <= LINES_MAX else counted(len(done), 'job')}")
-        _say_back(sorted(sources))
+        _warn_declared(sorted(sources))
     else:
-        _say_none(done)
+        _print_none(done)
 
 
-def _say_back(sources: Sequence[str]) -> None:
+def _warn_declared(sources: Sequence[str]) -> None:
     from pollux.app.operations.jobs import place_of
 
     for source in sources:
@@ -280,8 +287,8 @@ class JobRefusal(NamedTuple):
 
 async def run_one(
     operations: OperationsProtocol, job_id: str, params: dict[str, Any] | None = None, *, anyway: bool = False
-) -> Any:
-    """A run of a job now; what stands against it names the command that goes over it."""
+) -> Run:
+    """A run of a job now; a `Conflict` names the command that runs it all the same."""
     from pollux.app.operations.runs import ANYWAY
 
     try:
@@ -290,31 +297,27 @@ async def run_one(
         raise Conflict(error.what, cure=error.cure.replace(ANYWAY, f"`pollux jobs run {job_id} --anyway`")) from None
 
 
-async def _run_each(
-    operations: OperationsProtocol, batch: list[str], params: dict[str, Any] | None, *, anyway: bool
-) -> list[Any]:
-    """A run of each; one that is refused keeps nobody else from running."""
-    made: list[Any] = []
-    for job_id in batch:
-        try:
-            made.append(await run_one(operations, job_id, params, anyway=anyway))
-        except (Conflict, NotFound, InvalidInput, StoreFull) as error:
-            made.append(JobRefusal(job_id, str(error)))
-        except StoreError as error:  # from a node it is of no closer class
-            if not isinstance(await operations.jobs.find_job(job_id), Unreadable):
-                raise
-            made.append(JobRefusal(job_id, str(error)))
-    return made
+async def _run_or_refusal(
+    operations: OperationsProtocol, job_id: str, params: dict[str, Any] | None, *, anyway: bool
+) -> Run | JobRefusal:
+    try:
+        return await run_one(operations, job_id, params, anyway=anyway)
+    except (Conflict, NotFound, InvalidInput, StoreFull) as error:
+        return JobRefusal(job_id, str(error))
+    except StoreError as error:  # of a node it is of no closer class
+        if not isinstance(await operations.jobs.find_job(job_id), Unreadable):
+            raise
+        return JobRefusal(job_id, str(error))
 
 
-def _say_none(done: Sequence[Any]) -> None:
+def _print_none(done: Sequence[Any]) -> None:
     if not done:
         click.echo("there are no such jobs")
 
 
 async def _rows(
-    operations: OperationsProtocol, found: tuple[Any, ...]
-) -> tuple[tuple[Any, ...], tuple[Unreadable, ...]]:
+    operations: OperationsProtocol, found: Sequence[Job]
+) -> tuple[tuple[JobRow, ...], tuple[Unreadable, ...]]:
     """Rows as the live table has them, and the live runs that cannot be read."""
     from pollux.app.operations.status import live_by_job, live_runs, rows_of, told_by
 
@@ -331,13 +334,127 @@ async def _rows(
     return rows, live.unreadable
 
 
-async def _live_of(operations: OperationsProtocol, job_id: str) -> Sequence[Any]:
+async def _live_of(operations: OperationsProtocol, job_id: str) -> tuple[Run, ...]:
     from pollux.model import LIVE
     from pollux.store.contract import RunFilter
 
-    page = await operations.runs.list_runs(RunFilter(states=tuple(sorted(LIVE)), job_id=job_id), limit=LINES_MAX)
-    runs: Sequence[Any] = page.runs
-    return runs
+    return (await operations.runs.list_runs(RunFilter(states=tuple(sorted(LIVE)), job_id=job_id), limit=LINES_MAX)).runs
 
 
 jobs.add_command(move)
+
+# the page of one job
+
+
+class JobDetails(NamedTuple):
+    row: JobRow  # as in the list
+    live: tuple[Run, ...]
+    why: Any
+    has_versions: bool  # there is more than one on the store
+
+
+def print_job(shown: JobDetails, *, as_json: bool) -> None:
+    from pollux.app.operations.status import history_of
+
+    history = history_of(shown.row.job)
+    if as_json:
+        figures = full(history) | {"success_rate": history.success_rate}
+        print_json({"job": row_json(shown.row), "why": shown.why, "history": figures, "live": shown.live})
+        return
+    now = now_ms()
+    version = (("version", shown.row.job.scheduler_version),) if shown.has_versions else ()
+    print_pairs((*_definition(shown.row), *version, *_past(shown.row, history, now), *_present(shown, now)))
+    print_block("live runs", (f"{run.id}  {state_words(run)}" for run in shown.live))
+
+
+def row_json(row: JobRow) -> dict[str, Any]:
+    """A job with the columns of the list that are not its own."""
+    job: dict[str, Any] = full(row.job)
+    return job | {
+        "schedule_text": row.schedule,
+        "state": row.state,
+        "last": row.last,
+        "freshness": full(row.freshness),
+        "held": row.held,
+        "progress": row.progress,
+        "failing": row.failing,
+    }
+
+
+def _definition(row: JobRow) -> tuple[tuple[str, Any], ...]:
+    job = row.job
+    return (
+        ("id", job.id),
+        ("name", job.name),
+        ("handler", job.handler),
+        ("params", json.dumps(full(job.params), ensure_ascii=False) if job.params else ""),
+        ("schedule", row.schedule),
+        ("enabled", "" if job.enabled else "no"),
+        ("priority", PRIORITIES[job.priority]),
+        ("group", job.group),
+        ("target", job.target),
+        ("tags", ", ".join(job.tags)),
+        ("timeout", format_ms(job.timeout_ms)),
+        ("attempts", job.retry.attempts_max),
+        ("overlap", job.overlap.value),
+        ("misfire", job.misfire.value),
+        ("isolate", job.isolate.value),
+        ("source", f"{job.source}, release {job.release}" if job.release else job.source),
+        ("revision", job.revision),
+    )
+
+
+def _past(row: JobRow, history: JobHistory, now: int) -> tuple[tuple[str, Any], ...]:
+    memory = row.job.memory
+    fresh = row.freshness
+    planned = f", planned every {span(fresh.planned_ms)}" if fresh.planned_ms else ""
+    return (
+        ("runs ended", memory.ended),
+        ("latest", _latest(history)),
+        ("succeeded", _rate(history)),
+        ("took", _durations(memory, history)),
+        ("last run", f"{row.last or 'none'} {_moment_and_age(memory.last_end_ms, now)}".strip()),
+        ("failures in a row", memory.failures or ""),
+        ("failing since", _moment_and_age(row.failing_since_ms, now)),
+        ("fresh", f"{fresh.score:.0%} ({span(fresh.age_ms)} old{planned})" if fresh.age_ms is not None else ""),
+        ("last success", _moment_and_age(memory.last_success_ms, now)),
+        ("last change", _moment_and_age(memory.last_change_ms, now)),
+        (
+            "last error",
+            f"{_moment_and_age(memory.last_error_ms, now)}: {memory.last_error}" if memory.last_error_ms else "",
+        ),
+        ("skipped", ", ".join(f"{count} ({reason})" for reason, count in memory.skips.items())),
+        ("last due", _moment_and_age(row.job.last_due_ms, now)),
+    )
+
+
+def _present(shown: JobDetails, now: int) -> tuple[tuple[str, Any], ...]:
+    return (
+        ("next due", _moment_and_age(shown.row.job.next_due_ms, now)),
+        ("progress", shown.row.progress),
+        ("now", clean(shown.why.reason)),
+        ("cure", shown.why.cure),
+    )
+
+
+def _latest(history: JobHistory) -> str:
+    return sparkline([mark.at_most_ms for mark in history.marks], [mark.failed for mark in history.marks])
+
+
+def _rate(history: JobHistory) -> str:
+    count = len(history.marks)
+    if not count:
+        return ""
+    share = f"{history.succeeded} of the latest {count} ({history.success_rate:.0%})"
+    return f"{share}; {history.changed} of them found a change"
+
+
+def _durations(memory: Memory, history: JobHistory) -> str:
+    if memory.last_end_ms is None:
+        return ""
+    usual = f"; half within {span(history.p50_ms)}, 95% within {span(history.p95_ms)}" if history.marks else ""
+    return f"{span(memory.duration_ms)}{usual}"
+
+
+def _moment_and_age(ms: int | None, now: int) -> str:
+    return "" if ms is None else f"{moment(ms)} ({ago(ms, now=now)})"

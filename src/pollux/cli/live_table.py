@@ -1,42 +1,26 @@
-"""The live table of `pollux serve`.
-
-Once a second the app is asked for an overview of as many jobs as the screen has lines; that is all it costs.
-"""
+"""Header, columns and cells of the live tables of `pollux serve` and `pollux top`; no store and no screen here."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import sys
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console, Group, OverflowMethod, RenderableType
-from rich.live import Live
+from rich.console import OverflowMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pollux.app import JobRow, Overview, Pollux, listen_for_signals, run_to_end
-from pollux.cli.options import program_name
-from pollux.cli.output import ago, clean, span
-from pollux.cli.serve import greeting, log_to
-from pollux.config import Config
-from pollux.errors import PolluxError
-from pollux.server import ServerOptions, served
+from pollux.app.operations.status import history_of
+from pollux.cli.output import ago, clean, program_name, span, sparkline
 
 if TYPE_CHECKING:
-    from pollux.app import Pollux
+    from pollux.app import JobRow, Overview
+    from pollux.cli.top.board import StoreSummary
+    from pollux.model import Counts, Run
 
-LOOK_SECONDS = 1.0
-PIPE_SECONDS = 5.0  # without a terminal a table is printed now and then,
-PIPE_COLUMNS = 160  # and nothing limits its width but taste
-NEWS = 5  # log lines below the table
-FRAME_LINES = 10  # of the screen, for everything but rows
-ROWS_MAX = 200
 BAR = 6
-
+LATEST = 16  # ends in the sparkline
+TOP_COLUMNS = ("id", "state", "last", "latest", "fresh", "next due", "failures", "now")
 OUTCOME_COLOURS = {
     "ok": "green",
     "changed": "cyan",
@@ -45,89 +29,65 @@ OUTCOME_COLOURS = {
     "failed": "red",
     "dead": "bold red",
 }
+_STATES = {
+    "running": "bold cyan",
+    "ready": "cyan",
+    "due": "cyan",
+    "held": "yellow",
+    "paused": "yellow",
+    "disabled": "dim",
+    "undeclared": "yellow",
+    "stranded": "red",
+    "waits": "",
+    "done": "dim",
+}
+
+# what both have
 
 
-class RecentLog(logging.Handler):
-    """Keeps the last lines of the log, to be shown below the table."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: deque[str] = deque(maxlen=NEWS)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(clean(self.format(record).splitlines()[0]))
+def counts_of(counts: Counts, *, seats: int | None = None) -> Text:
+    running = _count(counts.leased) if seats is None else f"{_count(counts.leased)} on {seats} seats"
+    text = Text(f"jobs {_count(counts.jobs)}  running {running}  ready {_count(counts.ready)}  ")
+    text.append(f"held {_count(counts.held)}  ", "yellow" if counts.held else "")
+    return text.append(f"dead {_count(counts.dead)}  ", "red" if counts.dead else "")
 
 
-def run_watched(
-    app: Pollux, config: Config, options: ServerOptions | None, warnings: Sequence[str], *, replace: bool
-) -> None:
-    news = RecentLog()
-    log_to(news, config, moments="%H:%M:%S")
-    news.lines += [clean(line) for line in (greeting(app, config), *warnings)]
-    run_to_end(_run(app, options, news, replace=replace))
+def last_cell(row: JobRow) -> Text:
+    last = row.last or "-"
+    return Text(last, OUTCOME_COLOURS.get(last, "dim"))
 
 
-async def _run(app: Pollux, options: ServerOptions | None, news: RecentLog, *, replace: bool) -> None:
-    stop = asyncio.Event()
-    listen_for_signals(stop)
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
-
-    def say(words: str) -> None:
-        console.print(clean(words), style="yellow", highlight=False, markup=False, soft_wrap=True)
-
-    async with served(app, options, stop=stop, say=say, replace=replace) as server:
-        if server is not None and server.first_token and console.is_terminal:
-            console.print(f"the first token, shown this once: {server.first_token}", highlight=False, soft_wrap=True)
-        api = "" if server is None else server.url
-        if console.is_terminal:
-            with Live(console=console, auto_refresh=False) as live:
-                while not stop.is_set():
-                    live.update(await _frame(app, news, console.height, api=api, cut=True), refresh=True)
-                    await _rest(stop, LOOK_SECONDS)
-        else:
-            while not stop.is_set():
-                console.print(await _frame(app, news, ROWS_MAX, api=api, cut=False))
-                await _rest(stop, PIPE_SECONDS)
-        if app.crew is not None:
-            console.print("draining: running handlers may finish; Ctrl-C again ends at once")
-    console.print("stopped")
+def now_cell(row: JobRow) -> Text:
+    """What the job does, what holds it up, or why it fails."""
+    parts = [Text(clean(row.progress), "cyan"), Text(clean(row.held), "yellow")]
+    if row.failing and not row.progress and not row.held:
+        parts.append(Text(clean(row.last_failure), "red"))
+    return Text(" ").join(part for part in parts if part)
 
 
-async def _rest(stop: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return
+def freshness_bar(score: float, age_ms: int | None) -> Text:
+    """The age of the last success, against what was planned."""
+    if age_ms is None:
+        return Text("·" * BAR + " never", style="dim")
+    full = round(score * BAR)
+    colour = "green" if score > 0.66 else "yellow" if score > 0.33 else "red"
+    bar = Text("█" * full, style=colour)
+    return bar.append("·" * (BAR - full), style="dim").append(f" {span(age_ms)}")
 
 
-async def _frame(app: Pollux, news: RecentLog, height: int, *, api: str, cut: bool) -> RenderableType:
-    limit = max(1, min(ROWS_MAX, height - FRAME_LINES - len(news.lines)))
-    try:
-        overview = await app.operations.status.overview(limit=limit)
-    except PolluxError as error:
-        return Text(clean(f"the store does not answer: {error}"), style="red")
-    late = app.crew.status().start_late if app.crew is not None else None
-    lateness = f"99% start within {span(late.at_most_ms(0.99))} of due" if late is not None and late.count else ""
-    return Group(
-        header(overview, store=app.store_url, lateness=lateness),
-        jobs_table(overview, cut=cut),
-        *(Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in news.lines),
-        footer(overview, app.store_url, api),
-    )
+def _count(number: int) -> str:
+    """Counts are exact to 10,000."""
+    return f"{number:,}" if number <= 10_000 else "10,000+"
+
+
+# `pollux serve`
 
 
 def header(overview: Overview, *, store: str, lateness: str) -> Text:
-    counts = overview.counts
-    text = Text()
-    text.append("pollux", style="bold")
-    text.append(f"  {clean(store)}  ")
+    text = Text.assemble(("pollux", "bold"), f"  {clean(store)}  ")
     leader = f"term {overview.term}, {overview.nodes} node{'' if overview.nodes == 1 else 's'}"
     text.append(f"{leader}  " if overview.leader else "no leader  ", style="" if overview.leader else "yellow")
-    text.append(f"jobs {_count(counts.jobs)}  running {_count(counts.leased)}  ready {_count(counts.ready)}  ")
-    text.append(f"held {_count(counts.held)}  ", style="yellow" if counts.held else "")
-    text.append(f"dead {_count(counts.dead)}  ", style="red" if counts.dead else "")
-    return text.append(lateness, style="dim")
+    return text.append_text(counts_of(overview.counts)).append(lateness, style="dim")
 
 
 def jobs_table(overview: Overview, *, cut: bool) -> RenderableType:
@@ -143,37 +103,16 @@ def jobs_table(overview: Overview, *, cut: bool) -> RenderableType:
     table.add_column("next due", justify="right", min_width=9, no_wrap=True)
     table.add_column("now", overflow=overflow, no_wrap=cut, min_width=12, ratio=1)  # takes what the others leave
     for row in overview.rows:
-        table.add_row(*_cells(row, overview.now_ms))
+        idle = Text("running", "cyan") if row.answer == "running" else Text()
+        table.add_row(
+            Text(row.job.id),
+            Text(row.schedule, style="dim"),
+            last_cell(row),
+            freshness_bar(row.freshness.score, row.freshness.age_ms),
+            Text(ago(row.next_due_ms, now=overview.now_ms) or "-"),
+            now_cell(row) or idle,
+        )
     return table
-
-
-def _cells(row: JobRow, now: int) -> tuple[Text, ...]:
-    last = row.last or "-"
-    doing = Text(f"{row.progress} ", style="cyan") if row.progress else Text()
-    if row.held:
-        doing.append(clean(row.held), style="yellow")
-    elif row.failing and not row.progress:
-        doing.append(clean(row.last_failure), style="red")
-    elif row.answer == "running" and not row.progress:
-        doing.append("running", style="cyan")
-    return (
-        Text(row.job.id),
-        Text(row.schedule, style="dim"),
-        Text(last, style=OUTCOME_COLOURS.get(last, "dim")),
-        freshness_bar(row.freshness.score, row.freshness.age_ms),
-        Text(ago(row.next_due_ms, now=now) or "-"),
-        doing,
-    )
-
-
-def freshness_bar(score: float, age_ms: int | None) -> Text:
-    """How old the last success is, against what was planned."""
-    if age_ms is None:
-        return Text("·" * BAR + " never", style="dim")
-    full = round(score * BAR)
-    colour = "green" if score > 0.66 else "yellow" if score > 0.33 else "red"
-    bar = Text("█" * full, style=colour)
-    return bar.append("·" * (BAR - full), style="dim").append(f" {span(age_ms)}")
 
 
 def footer(overview: Overview, store: str, api: str = "") -> Text:
@@ -188,5 +127,60 @@ def footer(overview: Overview, store: str, api: str = "") -> Text:
     return Text(f"{hidden}{look}{page}   stop: Ctrl-C", style="dim")
 
 
-def _count(number: int) -> str:
-    return str(number) if number <= 10_000 else "10000+"
+# `pollux top`
+
+
+def top_header(look: StoreSummary, url: str) -> Text:
+    leader, count = look.leader, len(look.nodes)
+    text = Text.assemble(("pollux top", "bold"), f"  {clean(url)}  ")
+    text.append(f"{count} node{'' if count == 1 else 's'}  ", "" if count else "red")
+    text.append(f"led by {leader.id} (term {leader.leads})" if leader else "no leader", "" if leader else "yellow")
+    return text.append("\n").append_text(counts_of(look.counts, seats=look.seats)).append_text(lateness_of(look))
+
+
+def lateness_of(look: StoreSummary) -> Text:
+    late_ms = max(look.waits_ms, look.overdue_ms)
+    if late_ms < 1_000:
+        return Text("on time", "green")
+    words = []
+    if look.waits_ms >= 1_000:
+        words.append(f"the oldest ready run waits {span(look.waits_ms)}")
+    if look.overdue_ms >= 1_000:
+        words.append(f"a due time is {span(look.overdue_ms)} late")
+    return Text(", ".join(words), "red" if late_ms > 10_000 else "yellow")
+
+
+def top_cells(row: JobRow, now_ms: int, *, plain: bool) -> tuple[Text, ...]:
+    """One job, in the order of `TOP_COLUMNS`; `plain`: the terminal knows ASCII only."""
+    memory, marks = row.job.memory, history_of(row.job).marks[-LATEST:]
+    line = sparkline([mark.at_most_ms for mark in marks], [mark.failed for mark in marks], plain=plain)
+    return (
+        Text(row.job.id),
+        Text(row.answer, _STATES.get(row.answer, "")),
+        last_cell(row),
+        Text(f"{line:<{LATEST}} {span(memory.duration_ms) if memory.last_end_ms else ''}".rstrip()),
+        freshness_bar(row.freshness.score, row.freshness.age_ms),
+        Text(ago(row.next_due_ms, now=now_ms) or "-"),
+        Text(str(memory.failures or ""), "red"),
+        now_cell(row) or Text(row.schedule, "dim"),
+    )
+
+
+def running_pane(look: StoreSummary) -> Text:
+    return _pane("running", look.counts.leased, look.running, _running_words, "cyan")
+
+
+def held_pane(look: StoreSummary) -> Text:
+    return _pane("held", look.counts.held, look.held, lambda run: clean(run.held_reason), "yellow")
+
+
+def _pane(title: str, count: int, runs: tuple[Run, ...], words: Callable[[Run], str], style: str) -> Text:
+    text = Text.assemble((f"{title} {_count(count)}\n", f"bold {style}"))
+    for run in runs:
+        text.append(f"{run.job_id}  ").append(f"{words(run)}\n", "dim")
+    return text
+
+
+def _running_words(run: Run) -> str:
+    again = f"attempt {run.attempt + 1} " if run.attempt else ""
+    return f"{again}{clean(run.progress) or f'on {run.owner}'}"

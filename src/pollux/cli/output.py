@@ -8,38 +8,49 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from pollux.errors import InvalidInput
+from pollux.errors import InvalidInput, Unreadable
 from pollux.model import Run, as_it_is
 from pollux.secrets import HIDDEN, hide, looks_secret
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, format_moment, printable, zone_of
 
-Show = Callable[[str, int, int], None]  # what is done, how far, of how many (0: nobody knows)
+if TYPE_CHECKING:
+    from pollux.store.contract import JobPage, RunPage
+
+PROGRAM = "pollux"
+BAR_FROM = 500  # fewer are done before a bar could be read
+Show = Callable[[str, int, int], None]  # what is done, how far, of how many (0: unknown)
+BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "12345678"  # plain ones where no others can be shown
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Show]:
-    if not sys.stderr.isatty():
+def progress(*, total: int | None = None) -> Iterator[Show]:
+    """A bar on a terminal, nothing in a pipe, nor where the `total` is too small for a bar to be read."""
+    if not sys.stderr.isatty() or (total is not None and total < BAR_FROM):
         yield lambda _what, _done, _total: None
         return
     from rich.columns import Columns
     from rich.console import Console
     from rich.live import Live
     from rich.progress_bar import ProgressBar
+    from rich.text import Text
 
     with Live(console=Console(stderr=True), transient=True, refresh_per_second=10) as live:
 
         def show(what: str, done: int, total: int) -> None:
-            live.update(Columns([what, ProgressBar(total=total or None, completed=done, width=40, pulse=not total)]))
+            live.update(
+                Columns([Text(what), ProgressBar(total=total or None, completed=done, width=40, pulse=not total)])
+            )
 
         yield show
 
@@ -50,9 +61,9 @@ _FOLDER = "zoneinfo/"
 
 def local_zone() -> str:
     """The name of the machine's zone; UTC if it has none that is known."""
-    told = os.environ.get("TZ", "").removeprefix(":")
+    named = os.environ.get("TZ", "").removeprefix(":")
     try:
-        found = told or os.readlink(_HERE).rpartition(_FOLDER)[2]  # noqa: PTH115  it may lead nowhere
+        found = named or os.readlink(_HERE).rpartition(_FOLDER)[2]  # noqa: PTH115  it may lead nowhere
         zone_of(found)
     except (OSError, InvalidInput):
         return "UTC"
@@ -65,8 +76,13 @@ def clock(ms: int, tz: str) -> str:
 
 
 def clean(text: str) -> str:
-    """What came from handlers may hold anything: a table stays a table, no terminal is steered, no secret seen."""
+    """Text of handlers may hold anything: without line breaks, control characters and secrets."""
     return printable(hide(text))
+
+
+def notice(words: str) -> None:
+    """A remark of the program, beside the answer."""
+    click.echo(f"pollux: {clean(words)}", err=True)
 
 
 def now_ms() -> int:
@@ -79,7 +95,7 @@ def print_json(value: object) -> None:
 
 def full(value: object) -> Any:
     """Plain data with every field there, also those that have their default: field names are a promise."""
-    if isinstance(value, Run):  # attempts are counted from 1, as its handler sees it; who is not dead died never
+    if isinstance(value, Run):  # attempts count from 1, as the handler sees it
         value = msgspec.structs.replace(as_it_is(value), attempt=value.attempt + 1, deaths=value.dead_letters)
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
@@ -89,7 +105,7 @@ def full(value: object) -> Any:
         return value.value
     if isinstance(value, str):
         return HIDDEN.hide_in(value)
-    if isinstance(value, Mapping):  # somebody's own data: what is called a password is none of ours to show
+    if isinstance(value, Mapping):  # the user's own data: the value of a key named like a password is masked
         return {str(key): full(HIDDEN.hide_in(item, is_secret=looks_secret(str(key)))) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [full(item) for item in value]
@@ -107,27 +123,30 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
-    """One thing in full: a line for each of its properties that has something to say."""
-    told = [(name, clean(str(value))) for name, value in pairs if value not in (None, "", (), {}, [])]
-    width = max((len(name) for name, _ in told), default=0)
-    for name, value in told:
+    """One record in full: a line for each of its properties that is not empty."""
+    shown = [(name, clean(str(value))) for name, value in pairs if value not in (None, "", (), {}, [])]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
         click.echo(f"{name.ljust(width)}  {value}")
 
 
-def print_more(next_cursor: object) -> None:
-    """The same command goes on: whatever else was asked for still holds."""
-    if next_cursor is not None:
-        click.echo(f"there are more: add --after {next_cursor}", err=True)
+def print_page_end(page: JobPage | RunPage, *, kind: str, none: str) -> None:
+    """What follows the table of a page: unreadable ones, that there are none, the cursor of the next page."""
+    print_unreadable(page.unreadable, kind)
+    if not page.unreadable and not getattr(page, f"{kind}s"):
+        click.echo(none, err=True)
+    if page.next is not None:
+        click.echo(f"there are more: add --after {page.next}", err=True)
 
 
-def say_unreadable(found: Iterable[Any], kind: str = "job") -> None:
-    """What is there besides, and nobody can show."""
+def print_unreadable(found: Iterable[Unreadable], kind: str = "job") -> None:
+    """Records that exist and cannot be shown."""
     for each in found:
         words = f"{kind} {each.name} cannot be read here ({each.why}); see `pollux why {each.name}`"
         click.echo(clean(words), err=True)
 
 
-def unreadable_json(found: Iterable[Any]) -> list[dict[str, str]]:
+def unreadable_json(found: Iterable[Unreadable]) -> list[dict[str, str]]:
     return [{"id": each.name, "why": each.why} for each in found]
 
 
@@ -138,11 +157,24 @@ def shortened(text: str, at_most: int) -> str:
 
 def print_block(name: str, lines: Iterable[str]) -> None:
     """Something that needs more than a line, under its name."""
-    told = [clean(line) for line in lines]
-    if told:
+    shown = [clean(line) for line in lines]
+    if shown:
         click.echo(name)
-        for line in told:
+        for line in shown:
             click.echo(f"  {line}")
+
+
+@contextlib.contextmanager
+def private_file(file: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its name only when it is complete, and that only its owner may read."""
+    partial = file.with_name(f"{file.name}.part")
+    try:
+        partial.unlink(missing_ok=True)  # of a process that was killed, perhaps readable for others
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
+            yield target
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def sparkline(values: Sequence[int], marked: Sequence[bool], *, plain: bool | None = None) -> str:
@@ -151,8 +183,8 @@ def sparkline(values: Sequence[int], marked: Sequence[bool], *, plain: bool | No
     `plain`: ASCII only; None: if the terminal can do no better.
     """
     if plain is None:
-        plain = not can_show("▁█✗")
-    levels, cross = (".:-=+*#%", "x") if plain else ("▁▂▃▄▅▆▇█", "✗")
+        plain = not can_show(f"{BARS}✗")
+    levels, cross = (".:-=+*#%", "x") if plain else (BARS, "✗")
     sizes = [max(1, value).bit_length() for value in values]
     low, high = min(sizes, default=0), max(sizes, default=0)
     steps = [(size - low) * (len(levels) - 1) // max(1, high - low) for size in sizes]
@@ -160,7 +192,7 @@ def sparkline(values: Sequence[int], marked: Sequence[bool], *, plain: bool | No
 
 
 def can_show(text: str) -> bool:
-    """Can whoever reads our output see these characters?"""
+    """Does the encoding of our output have these characters?"""
     if os.environ.get("TERM") == "dumb":
         return False
     try:
@@ -228,3 +260,12 @@ _STYLES = {
     "degraded": "yellow",
     "unhealthy": "bold red",
 }
+
+
+def program_name() -> str:
+    """What to type for this program: `pollux`, or the way it was called if that would find none or another."""
+    called = Path(sys.argv[0])
+    if called.name != PROGRAM:
+        return f"{Path(sys.executable).name} -m {PROGRAM}"
+    found = shutil.which(PROGRAM)
+    return PROGRAM if found is not None and Path(found).resolve() == called.resolve() else str(called)

@@ -3,39 +3,49 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from pollux.cli.histogram import picture
-from pollux.cli.options import (
+from pollux.cli.options import app_option, config_option, json_option, url_options
+from pollux.cli.output import (
+    BARS,
+    PLAIN_BARS,
+    ago,
+    can_show,
+    clean,
+    clock,
+    local_zone,
+    now_ms,
+    print_json,
+    print_table,
+    print_unreadable,
+    span,
+)
+from pollux.cli.runner import TeachingCommand
+from pollux.cli.target import (
     StoreChoice,
-    app_option,
-    app_said,
-    ask_target,
+    Target,
+    app_argument,
     config_path,
-    existing_store,
     find_code_here,
-    json_option,
+    node_url,
     store_lacks,
     with_own_code,
 )
-from pollux.cli.output import ago, clean, clock, local_zone, now_ms, print_json, print_table, say_unreadable, span
-from pollux.cli.runner import TeachingCommand
-from pollux.cli.target import node_url, url_options
 from pollux.errors import InvalidInput
-from pollux.units import counted, duration_ms, format_moment, moment_ms, zone_of
+from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, counted, duration_ms, format_moment, moment_ms, zone_of
 
 if TYPE_CHECKING:
-    from pollux.app.forecast import ForecastInput
-    from pollux.cli.target import Target
+    from pollux.app.forecast import ComingFiring, FiringForecast, ForecastInput
+    from pollux.model import Job
 
 NAMED = 5  # jobs of each kind that are named on one line
 
 _KINDS = {
     "paused": "paused: their due times are skipped",
-    "undeclared": "declared by nobody: their due times are skipped",
+    "undeclared": "no longer declared: their due times are skipped",
     "disabled": "disabled",
     "broken": "without a schedule that works",
     "asked": "run when asked",
@@ -47,14 +57,14 @@ class ForecastBasis(NamedTuple):
     """What the forecast is made of."""
 
     words: str
-    jobs: Any
-    known: Any
+    jobs: Sequence[Job]
+    known: ForecastInput
     seats: int
     is_stored: bool
 
 
 @click.command(cls=TeachingCommand)
-@click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml.")
+@config_option("The config; else ./pollux.yaml.")
 @app_option("A Pollux of your own code.")
 @click.option("--store", metavar="URL", help="What is stored there; also POLLUX_STORE.")
 @click.option("--for", "duration", default="6h", show_default=True, metavar="DURATION", help="How far to look.")
@@ -97,7 +107,7 @@ def plan(
     now = now_ms()
     basis = _basis(config, store, now if at is None else moment_ms(at))
     start, end = _window(at, duration, now, is_stored=basis.is_stored)
-    told = foretell(
+    forecast = foretell(
         basis.jobs,
         basis.known,
         now_ms=now if basis.is_stored else start,
@@ -108,15 +118,15 @@ def plan(
         choose=_chooser(**choice),
     )
     if as_json:
-        print_json(_as_json(told, basis, zone))
+        print_json(_as_json(forecast, basis, zone))
         return
-    _print(told, basis, zone)
+    _print(forecast, basis, zone)
 
 
 def _basis(config: str | None, store: str | None, start: int) -> ForecastBasis:
-    """Whose jobs, and placed how?"""
+    """The jobs of the forecast, and from when on each is due."""
     is_asked = bool(store or node_url(store))  # what is stored is meant, whatever file lies here
-    path, app = config if is_asked and not config else config_path(config), app_said()
+    path, app = config if is_asked and not config else config_path(config), app_argument()
     if path is None and (is_asked or not app):
         known, name = _known(StoreChoice(None, store))
         return ForecastBasis(f"stored in {name}", known.jobs, known, known.seats, is_stored=True)
@@ -139,11 +149,11 @@ def _known(where: StoreChoice) -> tuple[ForecastInput, str]:
     """What the store knows, and its name."""
     from pollux.app.forecast import known_of
 
-    async def question(target: Target) -> tuple[ForecastInput, str]:
+    async def read(target: Target) -> tuple[ForecastInput, str]:
         return await known_of(target.operations), target.store_url
 
-    known, name = ask_target(existing_store(where), question)
-    say_unreadable(known.unreadable)
+    known, name = where.ask_target(read)
+    print_unreadable(known.unreadable)
     return known, name
 
 
@@ -159,11 +169,11 @@ def _window(at: str | None, duration: str, now: int, *, is_stored: bool) -> tupl
 
 def _chooser(
     job_id: str | None, group: str | None, target: str | None, tag: str | None
-) -> Callable[[Any], bool] | None:
+) -> Callable[[Job], bool] | None:
     if job_id is None and group is None and target is None and tag is None:
         return None
 
-    def choose(job: Any) -> bool:
+    def choose(job: Job) -> bool:
         return (
             job_id in (None, job.id)
             and group in (None, job.group)
@@ -177,37 +187,37 @@ def _chooser(
 # for people
 
 
-def _print(told: Any, basis: ForecastBasis, zone: str) -> None:
-    jobs, firings = counted(len(basis.jobs), "job"), counted(told.total, "time")
-    click.echo(clean(f"{basis.words}: {told.jobs} of {jobs} fire {firings}"))
-    click.echo(_window_words(told, zone))
-    if told.firings:
+def _print(forecast: FiringForecast, basis: ForecastBasis, zone: str) -> None:
+    jobs, firings = counted(len(basis.jobs), "job"), counted(forecast.total, "time")
+    click.echo(clean(f"{basis.words}: {forecast.jobs} of {jobs} fire {firings}"))
+    click.echo(_window_words(forecast, zone))
+    if forecast.firings:
         click.echo()
         local = () if zone == "UTC" else (zone,)
-        notes = any(row.at_ms != row.due_ms for row in told.firings)
+        notes = any(row.at_ms != row.due_ms for row in forecast.firings)
         columns = (*local, "utc", "job", "schedule", *(("note",) if notes else ()))
-        print_table(columns, (_row(row, zone)[: len(columns)] for row in told.firings))
-        more = told.total - len(told.firings)
+        print_table(columns, (_row(row, zone)[: len(columns)] for row in forecast.firings))
+        more = forecast.total - len(forecast.firings)
         if more:
             click.echo(f"and {more} more in this window")
-    if told.total:
-        click.echo(f"\nfirings per {span(told.bucket_ms)}, in {zone}:")
-        for line in picture(told, zone):
+    if forecast.total:
+        click.echo(f"\nfirings per {span(forecast.bucket_ms)}, in {zone}:")
+        for line in histogram(forecast, zone):
             click.echo(line)
-        click.echo(_peak(told, basis, zone))
-    for line in _remarks(told, basis):
+        click.echo(_peak(forecast, basis, zone))
+    for line in _remarks(forecast, basis):
         click.echo(clean(line))
 
 
-def _window_words(told: Any, zone: str) -> str:
-    length = span(told.to_ms - told.from_ms)
-    words = f"from {clock(told.from_ms, zone)} to {clock(told.to_ms, zone)} {zone}, {length}"
+def _window_words(forecast: FiringForecast, zone: str) -> str:
+    length = span(forecast.to_ms - forecast.from_ms)
+    words = f"from {clock(forecast.from_ms, zone)} to {clock(forecast.to_ms, zone)} {zone}, {length}"
     if zone == "UTC":
         return words
-    return f"{words} ({format_moment(_second(told.from_ms))} to {format_moment(_second(told.to_ms))})"
+    return f"{words} ({format_moment(_second(forecast.from_ms))} to {format_moment(_second(forecast.to_ms))})"
 
 
-def _row(row: Any, zone: str) -> tuple[str, ...]:
+def _row(row: ComingFiring, zone: str) -> tuple[str, ...]:
     note = "" if row.at_ms == row.due_ms else f"was due {ago(row.due_ms, now=row.at_ms)}"
     local = () if zone == "UTC" else (clock(row.at_ms, zone),)
     return (*local, format_moment(_second(row.at_ms)), row.job_id, row.schedule, note)
@@ -217,27 +227,28 @@ def _second(ms: int) -> int:
     return ms - ms % 1_000
 
 
-def _peak(told: Any, basis: ForecastBasis, zone: str) -> str:
-    peak = told.peak
-    start = max(told.from_ms, told.start_ms + peak * told.bucket_ms)
-    words = f"peak at {clock(start, zone)}: {counted(told.counts[peak], 'firing')} in {span(told.bucket_ms)}"
-    if told.untimed == told.jobs:
+def _peak(forecast: FiringForecast, basis: ForecastBasis, zone: str) -> str:
+    peak = forecast.peak
+    assert peak is not None, "something fires"
+    start = max(forecast.from_ms, forecast.start_ms + peak * forecast.bucket_ms)
+    words = f"peak at {clock(start, zone)}: {counted(forecast.counts[peak], 'firing')} in {span(forecast.bucket_ms)}"
+    if forecast.untimed == forecast.jobs:
         return f"{words}; how many seats that needs is known once they have run"
-    need = told.seats(peak)
+    need = forecast.seats(peak)
     words += f", work for {counted(need, 'seat')} by the last durations"
-    if told.untimed:
-        words += f" ({told.untimed} of the jobs {'has' if told.untimed == 1 else 'have'} not run yet)"
+    if forecast.untimed:
+        words += f" ({forecast.untimed} of the jobs {'has' if forecast.untimed == 1 else 'have'} not run yet)"
     return f"{words}; there: {counted(basis.seats, 'seat')}" if basis.seats else f"{words}; no node lives"
 
 
-def _remarks(told: Any, basis: ForecastBasis) -> Iterator[str]:
-    """What else should be known: jumps of the clocks, what is late, what stays quiet, what is held."""
-    for change in told.changes:
+def _remarks(forecast: FiringForecast, basis: ForecastBasis) -> Iterator[str]:
+    """Jumps of the clocks, what is late, what does not fire, what is held."""
+    for change in forecast.changes:
         way = "forward" if change.by_ms > 0 else "back"
         yield f"! the clocks of {change.tz} go {way} by {span(abs(change.by_ms))} at {format_moment(change.at_ms)}"
-    if told.late:
-        yield f"! overdue: {counted(told.late, 'firing')}; they come as soon as a node leads, at a bounded pace"
-    for quiet in told.quiet:
+    if forecast.late:
+        yield f"! overdue: {counted(forecast.late, 'firing')}; they come as soon as a node leads, at a bounded pace"
+    for quiet in forecast.quiet:
         some = ", ".join(silent.job_id for silent in quiet.some[:NAMED]) + (", ..." if quiet.count > NAMED else "")
         yield f"{quiet.count} {_KINDS[quiet.kind]} ({some})"
         if quiet.kind in {"paused", "broken"}:
@@ -251,35 +262,105 @@ def _remarks(told: Any, basis: ForecastBasis) -> Iterator[str]:
         yield "! no node lives on this store: nothing fires before one is started (`pollux serve`)"
 
 
-# for machines
+# the histogram
+
+_LINES_MS = {
+    SECOND_MS: MINUTE_MS,
+    MINUTE_MS: HOUR_MS,
+    5 * MINUTE_MS: 6 * HOUR_MS,
+    10 * MINUTE_MS: 12 * HOUR_MS,
+    30 * MINUTE_MS: DAY_MS,
+    HOUR_MS: DAY_MS,
+    6 * HOUR_MS: 7 * DAY_MS,
+    DAY_MS: 28 * DAY_MS,
+    7 * DAY_MS: 364 * DAY_MS,
+}
 
 
-def _as_json(told: Any, basis: ForecastBasis, zone: str) -> dict[str, Any]:
-    peak = told.peak
+def histogram(forecast: FiringForecast, tz: str) -> Iterator[str]:
+    """A line an hour (or another round time), a character a minute, as high as its firings are many; marks the peak.
+
+    09:00  ▁▁▁▁▁█▁▁▁▁▁▁▁▁▁▁...   63
+    10:00  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁...   60
+
+    A line begins at a round local time, so a jump of the clocks breaks it: the lost hour has no line, the hour that
+    comes twice has two.
+    """
+    line_ms, peak = _LINES_MS[forecast.bucket_ms], forecast.peak
+    top = 0 if peak is None else forecast.counts[peak]
+    day = ""
+    for first, buckets in _lines(forecast, tz, line_ms):
+        label = clock(forecast.start_ms + first * forecast.bucket_ms, tz)
+        label, day = (label[11:] if label[:10] == day else label), label[:10]
+        counts = [forecast.counts[index] for index in buckets]
+        width = line_ms // forecast.bucket_ms
+        indent = (_local_ms(forecast.start_ms + first * forecast.bucket_ms, tz) % line_ms) // forecast.bucket_ms
+        bars = " " * indent + "".join(_bar(count, top) for count in counts)
+        mark = f"  < peak {top}" if peak in buckets else ""
+        mark += "  < the clocks jumped" if first and _jumps(forecast, tz, first) else ""
+        yield f"{label:>19}  {bars:<{width}}  {sum(counts)}" + click.style(mark, fg="red", bold=True)
+
+
+def _bar(count: int, top: int) -> str:
+    """As high as the share of the top; nothing is a dot, little is never nothing."""
+    if not count:
+        return "."
+    return (BARS if can_show(BARS) else PLAIN_BARS)[max(0, -(-count * 8 // top) - 1)]
+
+
+def _lines(forecast: FiringForecast, tz: str, line_ms: int) -> Iterator[tuple[int, range]]:
+    """The buckets of each line; a new one begins at a round local time, and where the clock jumps."""
+    first, line, last = 0, None, None
+    for index in range(len(forecast.counts)):
+        wall = _local_ms(forecast.start_ms + index * forecast.bucket_ms, tz)
+        if last is not None and (wall // line_ms != line or wall != last + forecast.bucket_ms):
+            yield first, range(first, index)
+            first = index
+        line, last = wall // line_ms, wall
+    if forecast.counts:
+        yield first, range(first, len(forecast.counts))
+
+
+def _jumps(forecast: FiringForecast, tz: str, index: int) -> bool:
+    """Does the wall clock jump where this bucket begins?"""
+    at_ms = forecast.start_ms + index * forecast.bucket_ms
+    return _local_ms(at_ms, tz) - _local_ms(at_ms - forecast.bucket_ms, tz) != forecast.bucket_ms
+
+
+def _local_ms(ms: int, tz: str) -> int:
+    """The local time, as milliseconds that can be divided."""
+    return moment_ms(clock(ms, tz).replace(" ", "T") + "Z") + ms % 1_000
+
+
+# for programs
+
+
+def _as_json(forecast: FiringForecast, basis: ForecastBasis, zone: str) -> dict[str, Any]:
+    peak = forecast.peak
     buckets = [
-        {"at_ms": told.start_ms + index * told.bucket_ms, "firings": count, "seats": told.seats(index)}
-        for index, count in enumerate(told.counts)
+        {"at_ms": forecast.start_ms + index * forecast.bucket_ms, "firings": count, "seats": forecast.seats(index)}
+        for index, count in enumerate(forecast.counts)
         if count
     ]
     return {
         "basis": basis.words,
         "tz": zone,
-        "from_ms": told.from_ms,
-        "to_ms": told.to_ms,
+        "from_ms": forecast.from_ms,
+        "to_ms": forecast.to_ms,
         "jobs": len(basis.jobs),
-        "firing_jobs": told.jobs,
-        "untimed_jobs": told.untimed,
-        "total": told.total,
-        "overdue": told.late,
-        "firings": told.firings,
-        "bucket_ms": told.bucket_ms,
+        "firing_jobs": forecast.jobs,
+        "untimed_jobs": forecast.untimed,
+        "total": forecast.total,
+        "overdue": forecast.late,
+        "firings": forecast.firings,
+        "bucket_ms": forecast.bucket_ms,
         "buckets": buckets,
         "peak": None
         if peak is None
-        else next(b for b in buckets if b["at_ms"] == told.start_ms + peak * told.bucket_ms),
+        else next(b for b in buckets if b["at_ms"] == forecast.start_ms + peak * forecast.bucket_ms),
         "seats": basis.seats,
         "nodes": basis.known.nodes,
         "held": basis.known.held_count,
-        "quiet": told.quiet,
-        "changes": told.changes,
+        "quiet": forecast.quiet,
+        "changes": forecast.changes,
     }

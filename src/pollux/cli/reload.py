@@ -6,38 +6,50 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from pollux.cli.diff import as_option, place_for, say_place, text_at
-from pollux.cli.options import (
+from pollux.cli.check import as_option, place_for, print_place
+from pollux.cli.config import is_same_file, reading
+from pollux.cli.options import json_option, store_options
+from pollux.cli.output import clean, moment, notice, print_json, print_table
+from pollux.cli.runner import TeachingCommand
+from pollux.cli.target import (
     CONFIG_HERE,
+    HELLO_S,
     StoreChoice,
+    address_of_target,
     ask,
     config_path,
     find_code_here,
-    json_option,
-    loaded_or_said,
+    load_leniently,
+    may_open,
     node_or_store,
-    say_wrong,
+    node_url,
+    place_of_target,
+    print_target,
     store_lacks,
-    store_options,
-    whom_to_ask,
+    target_at,
+    warn_of_mistakes,
 )
-from pollux.cli.output import clean, moment, print_json, print_table
-from pollux.cli.runner import TeachingCommand
-from pollux.cli.running_config import reading, tell_elsewhere
-from pollux.cli.target import node_url, tell_way
+from pollux.client import is_address, socket_url
 from pollux.config.load import digest_of, file_source
-from pollux.errors import Conflict, InvalidConfig, InvalidInput, StoreRefused
+from pollux.errors import Conflict, InvalidConfig, InvalidInput, PolluxError, StoreRefused
 from pollux.secrets import hide
+from pollux.store.local_files import SOCKET, state_folder
+from pollux.store.urls import place_of
+from pollux.units import format_size
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol
+    from pollux.app.reload import ReloadResult
     from pollux.config import Config
+    from pollux.config.file_history import SavedText
 
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
+SOCKETS_MAX = 20  # that are asked
+TEXT_BYTES_MAX = 490_000  # of a text that a node is asked about: as JSON at most twice as long
 _T = TypeVar("_T")
 
 
@@ -53,8 +65,7 @@ _T = TypeVar("_T")
 def reload(
     to: str | None,
     as_file: str | None,
-    config: str | None,
-    store: str | None,
+    where: StoreChoice,
     *,
     dry_run: bool,
     rollback: bool,
@@ -72,7 +83,7 @@ def reload(
 
     A text whose set of jobs the file never had is refused (exit code 1) if it would take away jobs which a living node
     declares from another text of that name (without a node of this file: one that it had, too), or more than half of
-    them (and at least five), unless its `release` is higher or --replace is said.
+    them (and at least five), unless its `release` is higher or --replace is given.
 
     For example:
       pollux reload --dry-run
@@ -87,9 +98,10 @@ def reload(
         raise InvalidInput("--replace is about what changes", cure="leave it out with --versions")
     if as_file and not dry_run:
         raise InvalidInput("--as is about what would change", cure="give it with --dry-run")
-    where = StoreChoice(config, store)
     if versions:
-        _print_versions(_asked(where, lambda it: it.config_file.file_versions(), looks=True), as_json=as_json)
+        _print_versions(
+            _asked(where, lambda operations: operations.config_file.file_versions(), looks=True), as_json=as_json
+        )
         return
     if rollback:
         answer = _asked(where, lambda operations: operations.config_file.rollback(to, replace=replace))
@@ -99,20 +111,18 @@ def reload(
     if answer.refused and not replace:
         raise Conflict(f"{answer.source}: {answer.refused}", cure="it would be refused without --replace")
     if rollback and not as_json:
-        click.echo(clean(f"{answer.path} has an earlier text again{_aside(answer.aside)}"))
+        click.echo(clean(f"{answer.path} has an earlier text again{_where_kept(answer.aside)}"))
 
 
-def _aside(place: str) -> str:
-    return f"; what it held lies in {place}" if place else ""
+def _where_kept(place: str) -> str:
+    return f"; what it held is in {place}" if place else ""
 
 
-def _reloaded(where: StoreChoice, source: str, *, dry_run: bool, replace: bool) -> Any:
-    """A node is asked about the text that lies here, so that it cannot mean another file by the same word."""
-    from pollux.client import is_address
-
-    url = whom_to_ask(where)
+def _reloaded(where: StoreChoice, source: str, *, dry_run: bool, replace: bool) -> ReloadResult:
+    """A node gets the text or the digest of the file here, so that it cannot mean another file of that name."""
+    url = _target_url(where, None)
     if is_address(url):
-        tell_way(url)
+        print_target(url)
         sent = _sent(where, source, dry_run=dry_run)
         return ask(url, lambda operations: operations.config_file.reload(dry_run=dry_run, replace=replace, **sent))
     from pollux.config import load_config
@@ -121,9 +131,9 @@ def _reloaded(where: StoreChoice, source: str, *, dry_run: bool, replace: bool) 
     arguments = {"store": where.store}
     config = load_config(path, environ=os.environ, arguments=arguments)  # all mistakes at once
     if not where.store:
-        tell_elsewhere(path, url)
+        _print_elsewhere(path, url)
     if dry_run and not source and (source := place_for(config, url)):
-        say_place(config, source)
+        print_place(config, source)
     config = load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, source=source)
     if dry_run:
         config = _options_of(path, config, looks=True)  # otherwise the store is made, as a start would
@@ -131,78 +141,82 @@ def _reloaded(where: StoreChoice, source: str, *, dry_run: bool, replace: bool) 
 
 
 def _sent(where: StoreChoice, source: str, *, dry_run: bool) -> dict[str, str]:
-    """What a node is told of the file here; one that was named by its address only of what the command line names."""
+    """The file here, as a node gets it; one that was named by its address only if the command line names the file."""
     path = config_path(where.config)
-    if node_url(where.store) and not _is_config_said():
+    if node_url(where.store) and not _is_config_argument():
         path = None
     if path is None:
         if source:
             raise InvalidInput("there is no file to look at", cure="name it with -c")
         return {}
-    text = text_at(path)
+    text = _text_at(path)
     return {"text": text, "called": path, "source": source} if dry_run else {"only": digest_of(text.encode())}
 
 
-def _asked(where: StoreChoice, question: Callable[[Any], Awaitable[_T]], *, looks: bool = False) -> _T:
+def _asked(where: StoreChoice, question: Callable[[OperationsProtocol], Awaitable[_T]], *, looks: bool = False) -> _T:
     """A node that reads this file if one answers here, else the file and the store; the file may have mistakes."""
-    from pollux.client import is_address
-
     if named := node_url(where.store):
         _refuse_file(named, where)
     lost = None if named else _lost(where)
     try:
-        url = whom_to_ask(where) if lost is None else lost.store if where.store else node_or_store(lost)
+        url = _target_url(where, lost)
     except InvalidConfig as error:
         cure = "name it with --store, as in: pollux reload --rollback -c pollux.yaml --store sqlite:///pollux.db"
-        what = "the file cannot be read, so that nobody knows which store it means"
+        what = "the file cannot be read, so that its store is unknown"
         raise InvalidInput(what, where=str(where.config or ""), cure=cure) from error
     if is_address(url):
         path = None if named else config_path(where.config) if lost is None else lost.path
         answer = _of_node(url, path, question)
         if answer is not None:
             return answer
-        click.echo(clean(f"pollux: the node that answers here does not read {path}: it is not asked"), err=True)
+        notice(f"the node that answers here does not read {path}: it is not asked")
     if lost is None:
-        lost = loaded_or_said(_path(where), {"store": where.store})[0]
+        lost = load_leniently(_path(where), {"store": where.store})[0]
     return _alone(_options_of(lost.path, lost, looks=looks), question)
+
+
+def _target_url(where: StoreChoice, lost: Config | None) -> str:
+    if lost is None:
+        return asyncio.run(address_of_target(place_of_target(where)))
+    return lost.store if where.store else asyncio.run(node_or_store(lost))
 
 
 def _refuse_file(url: str, where: StoreChoice) -> None:
     """A node that was named by its address does it with its own file, and not with one that the command line names."""
-    if _is_config_said():
+    if _is_config_argument():
         what = f"{url} has the texts of the file that it reads itself, and not those of {where.config}"
         cure = "leave -c out, or ask on the machine of that file, without --url and POLLUX_URL"
         raise InvalidInput(what, where="config", cure=cure)
 
 
-def _is_config_said() -> bool:
+def _is_config_argument() -> bool:
     """By an argument, not only by the environment."""
     return click.get_current_context().get_parameter_source("config") is COMMANDLINE
 
 
-def _of_node(url: str, path: str | None, question: Callable[[Any], Awaitable[_T]]) -> _T | None:
-    """What the node says; None if a file is meant that it does not read: it would do it to its own."""
+def _of_node(url: str, path: str | None, question: Callable[[OperationsProtocol], Awaitable[_T]]) -> _T | None:
+    """The answer of the node; None if a file is meant that it does not read: it would do it to its own."""
 
     async def asked(operations: OperationsProtocol) -> _T | None:
         return await question(operations) if path is None or await reading(operations, path) is not None else None
 
-    tell_way(url)
+    print_target(url)
     return ask(url, asked)
 
 
 def _lost(where: StoreChoice) -> Config | None:
-    """The options of a file that is gone, as the last text says that was applied, if one lies beside it."""
+    """The options of a file that was removed, by the last text that was applied, if that is kept beside it."""
     from pollux.config.file_history import last_texts
 
     path = where.config or CONFIG_HERE
     kept = [] if Path(path).exists() else last_texts(path)
     if len(kept) != 1:
         return None
-    click.echo(clean(f"pollux: {path} was removed; the text of it that was applied last is {kept[0].path}"), err=True)
+    notice(f"{path} was removed; the text of it that was applied last is {kept[0].path}")
     find_code_here()
-    config, wrong = loaded_or_said(path, {"store": where.store}, raw=kept[0].read())
+    config, wrong = load_leniently(path, {"store": where.store}, raw=kept[0].read())
     if wrong is not None:
-        say_wrong(path, wrong)
+        warn_of_mistakes(path, wrong)
     return config
 
 
@@ -226,7 +240,7 @@ def _options_of(path: str, config: Config, *, looks: bool) -> Config:
     return load_config(path, environ=os.environ, arguments={"store": "memory://"}, with_jobs=False)
 
 
-def _alone(config: Config, question: Callable[[Any], Awaitable[_T]]) -> _T:
+def _alone(config: Config, question: Callable[[OperationsProtocol], Awaitable[_T]]) -> _T:
     from pollux.app import Pollux
     from pollux.app.operations.context import default_actor
 
@@ -242,13 +256,58 @@ def _alone(config: Config, question: Callable[[Any], Awaitable[_T]]) -> _T:
     return asyncio.run(asked())
 
 
-def _print_changes(answer: Any, *, as_json: bool) -> None:
+def _print_elsewhere(path: str, url: str) -> None:
+    """Print if a node here reads this very file and works on another store than the file names by now."""
+    for socket in _sockets_near(path):
+        file, other = asyncio.run(_file_and_store(socket)) if may_open(socket) else ("", "")
+        if file and is_same_file(file, path) and place_of(other) != place_of(hide(url)):
+            words = f"a node reads {path} and works on {other}: it stays there until it is restarted"
+            notice(f"{words}; this is about {hide(url)}")
+            return
+
+
+def _sockets_near(path: str) -> list[Path]:
+    """Where nodes that may read the file listen: stores are kept beside it, or their sockets in the user's folder."""
+    folders = dict.fromkeys((Path(path).absolute().parent, Path.cwd(), state_folder()))
+    return [each for folder in folders for each in sorted(folder.glob(f"*{SOCKET}"))][:SOCKETS_MAX]
+
+
+async def _file_and_store(socket: Path) -> tuple[str, str]:
+    """Which file the node there reads, if any, and on which store it works."""
+    target = target_at(socket_url(socket), "hello")
+    try:
+        async with asyncio.timeout(HELLO_S):
+            await target.open(sealed=True)
+            found = await target.operations.config_file.file_in_force()
+            return found.path, target.store_url
+    except (PolluxError, TimeoutError):
+        return "", ""
+    finally:
+        await target.close()
+
+
+def _text_at(path: str) -> str:
+    """The text of a file, for a node to look at."""
+    try:
+        raw = Path(path).read_bytes()
+        text = raw.decode("utf-8")
+    except OSError as error:
+        raise InvalidInput(f"it cannot be read: {error.strerror}", where=path, cure="name a readable file") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput("it is not text in UTF-8", where=path, cure="save it as UTF-8") from error
+    if len(raw) > TEXT_BYTES_MAX:
+        what = f"it is bigger than {format_size(TEXT_BYTES_MAX)}, too big to be shown to a node"
+        raise InvalidInput(what, where=path, cure="compare it with the store itself: pollux check --diff")
+    return text
+
+
+def _print_changes(answer: ReloadResult, *, as_json: bool) -> None:
     if as_json:
         print_json({"reloaded": answer})
         return
     if answer.draft:
         whose = answer.path if Path(answer.path).name == answer.source.removeprefix("file:") else answer.source
-        click.echo(clean(f"pollux: {answer.draft} in the place of {whose}, as the node sees it:"), err=True)
+        notice(f"{answer.draft} in the place of {whose}, as the node sees it:")
     for line in answer.lines:
         click.echo(clean(line))
     for change in answer.needs_restart:
@@ -262,7 +321,7 @@ def _print_changes(answer: Any, *, as_json: bool) -> None:
         click.echo(clean(f"{answer.path} holds: {answer.words()}"))
 
 
-def _print_versions(kept: list[Any], *, as_json: bool) -> None:
+def _print_versions(kept: list[SavedText], *, as_json: bool) -> None:
     if as_json:
         print_json({"versions": kept})
         return

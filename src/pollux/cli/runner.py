@@ -17,18 +17,18 @@ from pollux.cli import command_table
 from pollux.errors import InvalidConfig, PolluxError, exit_code_of
 
 HELP_OPTIONS = ("-h", "--help")
-EVERYWHERE = {  # options of nearly every command, which may also stand before it: do they take a value?
+GLOBAL_OPTIONS = {  # options of nearly every command, which may also come before it: whether they take a value
     **dict.fromkeys(("--store", "-c", "--config", "--app", "--url", "--token"), True),
     **dict.fromkeys(("--json", "--verbose"), False),
 }
-SAID_BEFORE = "pollux.said_before"  # in a context of click: those that stood before the command
+OPTIONS_BEFORE = "pollux.options_before"  # in a context of click: those before the command
 
 
 class TeachingCommand(click.Command):
     """A command whose docstring is its help, line by line: the examples stay as they are written."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        before: list[str] = ctx.meta.get(SAID_BEFORE, [])
+        before: list[str] = ctx.meta.get(OPTIONS_BEFORE, [])
         if before and not ctx.resilient_parsing:
             self._refuse_both(ctx, before, args)
         return super().parse_args(ctx, [*before, *args])
@@ -39,7 +39,7 @@ class TeachingCommand(click.Command):
         for param in (each for each in self.params if isinstance(each, click.Option)):
             name = param.name or ""
             if name in first and name in second and first[name] != second[name]:
-                what = f"{param.opts[-1]} was given twice, and says different things"
+                what = f"{param.opts[-1]} was given twice, with different values"
                 raise click.UsageError(f"{what}; give it once, before the command or after it", ctx)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -56,10 +56,10 @@ class CommandGroup(click.Group):
         return list(command_table.ENTRIES)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        said, rest = set_apart(args)
-        if said and not rest and not ctx.resilient_parsing:
-            raise click.UsageError(f"no command came after {said[0]}", ctx)
-        ctx.meta[SAID_BEFORE] = said
+        before, rest = split_options(args)
+        if before and not rest and not ctx.resilient_parsing:
+            raise click.UsageError(f"no command came after {before[0]}", ctx)
+        ctx.meta[OPTIONS_BEFORE] = before
         return super().parse_args(ctx, rest)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -91,9 +91,9 @@ class ListingGroup(click.Group):
         write_text(self.help, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        said, rest = set_apart(args)
-        if said and rest and rest[0] in self.commands:  # `pollux jobs --url X show home`
-            ctx.meta[SAID_BEFORE] = [*ctx.meta.get(SAID_BEFORE, []), *said]
+        before, rest = split_options(args)
+        if before and rest and rest[0] in self.commands:  # `pollux jobs --url X show home`
+            ctx.meta[OPTIONS_BEFORE] = [*ctx.meta.get(OPTIONS_BEFORE, []), *before]
             args = rest
         is_bare = not args and not ctx.resilient_parsing  # a shell that asks what may follow means the group
         if is_bare or (args and args[0].startswith("-") and args[0] not in HELP_OPTIONS):
@@ -115,14 +115,14 @@ class ListingGroup(click.Group):
         return found
 
 
-def set_apart(args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The options that every command has, as far as they stand at the beginning; and the rest."""
+def split_options(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The global options at the beginning, and the rest."""
     at = 0
     while at < len(args):
         name, sign, _ = args[at].partition("=")
-        if name not in EVERYWHERE:
+        if name not in GLOBAL_OPTIONS:
             break
-        at += 2 if EVERYWHERE[name] and not sign else 1
+        at += 2 if GLOBAL_OPTIONS[name] and not sign else 1
     return list(args[:at]), list(args[at:])
 
 
@@ -151,16 +151,16 @@ def refuse_unknown(ctx: click.Context, name: str, known: Any) -> None:
 @click.group(cls=CommandGroup, context_settings={"help_option_names": list(HELP_OPTIONS)})
 @click.version_option(package_name="pollux-scheduler", message="pollux %(version)s")
 def program() -> None:
-    """Never seen: the menu is the help."""
+    """Not shown: the menu is the help."""
 
 
 def _plainly(error: click.UsageError) -> str:
-    """Its words in one line, without those that only a programmer of click would choose."""
+    """The message of click in one line, in words of ours."""
     return error.format_message().replace("\n\t", " ").replace("is not a valid integer range.", "is no whole number.")
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run the program; whatever goes wrong is one line on stderr that says what to do, and never a traceback."""
+    """Run the program; an error is one line on stderr with its cure, and never a traceback."""
     try:
         answer = program.main(list(arguments), prog_name="pollux", standalone_mode=False)
         sys.stdout.flush()
@@ -171,10 +171,10 @@ def run_command(arguments: Sequence[str]) -> int:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "pollux"
         what = f"{_plainly(error)}{_stray_file(arguments)}"
-        return _complain(f"{what}\n`{command} --help` tells more", command_table.USAGE)
+        return _complain(f"{what}\n`{command} --help` shows more", command_table.USAGE)
     except click.ClickException as error:
         return _complain(error.format_message(), command_table.USAGE)
-    except BrokenPipeError:  # the reader has seen enough, as in `pollux runs | head`
+    except BrokenPipeError:  # the reader closed the pipe, as in `pollux runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return command_table.FAILED
     except InvalidConfig as error:

@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pollux.cli.completion import job_ids, run_ids_of
-from pollux.cli.follow_run import exit_code, follow
-from pollux.cli.options import StoreChoice, ask, existing_store, json_option, page_options, store_options
+from pollux.cli.completion import run_ids_of
+from pollux.cli.options import json_option, page_options, store_options
 from pollux.cli.output import (
     ago,
+    clean,
     full,
     moment,
     now_ms,
     print_block,
     print_json,
-    print_more,
+    print_page_end,
     print_pairs,
     print_table,
-    say_unreadable,
     shortened,
     span,
     unreadable_json,
 )
 from pollux.cli.runner import ListingGroup
-from pollux.cli.selection import choice_of, chosen_runs, how_cancelled, in_batches, print_answers, run_filter_options
-from pollux.errors import InvalidInput
-from pollux.model import SCHEDULED, as_it_is
+from pollux.cli.selection import (
+    choice_of,
+    choice_options,
+    chosen_runs,
+    how_cancelled,
+    in_batches,
+    print_answers,
+    run_filter,
+)
+from pollux.cli.target import StoreChoice
+from pollux.errors import InvalidInput, PolluxError
+from pollux.model import SCHEDULED, Run, as_it_is
+from pollux.units import format_ms
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol
+    from pollux.store.contract import RunAnswer
 
 STATES = (SCHEDULED, "held", "ready", "leased", "done", "dead", "cancelled")
 FAILED = "failed"  # what the column calls a run that is done and failed
 LIVE = STATES[:4]
-SAYS_MAX = 200  # characters of an error in a table
+PRIORITIES = {1: "high", 2: "normal", 3: "low"}
+DETAIL_CHARS_MAX = 200  # of an error in a table
 RESULT_LINES_MAX = 40
 RESULT_CHARS_MAX = 4_000
+LOOK_SECONDS = 0.5
 
 
 @click.group(cls=ListingGroup)
@@ -55,9 +69,7 @@ def runs() -> None:
 
 
 @runs.command("ls")
-@click.option("--job", "job_id", metavar="ID", shell_complete=job_ids, help="Of this job.")
-@click.option("--group", help="Of this group.")
-@click.option("--target", help="Of this target.")
+@run_filter
 @click.option(
     "--state", "states", type=click.Choice((*STATES, FAILED)), multiple=True, help="In this state; may be repeated."
 )
@@ -70,8 +82,7 @@ def ls(
     states: tuple[str, ...],
     limit: int,
     after: str | None,
-    config: str | None,
-    store: str | None,
+    where: StoreChoice,
     *,
     failed: bool,
     as_json: bool,
@@ -93,22 +104,18 @@ def ls(
     from pollux.store.contract import RunFilter
 
     chosen, is_failed = _chosen_states(states)
-    where, now = RunFilter(failed=True if failed or is_failed else None, **parts), now_ms()
-    url = existing_store(StoreChoice(config, store))
-    page = ask(
-        url, lambda operations: runs_in_state(operations.runs, chosen, where, now_ms=now, after=after, limit=limit)
+    selected, now = RunFilter(failed=True if failed or is_failed else None, **parts), now_ms()
+    page = where.ask(
+        lambda operations: runs_in_state(operations.runs, chosen, selected, now_ms=now, after=after, limit=limit)
     )
     if as_json:
         print_json({"runs": page.runs, "next": page.next, "unreadable": unreadable_json(page.unreadable)})
         return
     _print_runs(page.runs, now)
-    say_unreadable(page.unreadable, "run")
-    if not page.runs and not page.unreadable:
-        click.echo("there are no such runs", err=True)
-    print_more(page.next)
+    print_page_end(page, kind="run", none="there are no such runs")
 
 
-def _print_runs(found: Iterable[Any], now: int) -> None:
+def _print_runs(found: Iterable[Run], now: int) -> None:
     print_table(
         ("id", "job", "state", "due", "attempt", "took", "changed", "detail"),
         (
@@ -120,7 +127,7 @@ def _print_runs(found: Iterable[Any], now: int) -> None:
                 attempt(run),
                 took(run),
                 changed(run),
-                shortened(says(run, now=now), SAYS_MAX),
+                shortened(detail_of(run, now=now), DETAIL_CHARS_MAX),
             )
             for run in found
         ),
@@ -129,26 +136,26 @@ def _print_runs(found: Iterable[Any], now: int) -> None:
 
 @runs.command()
 @click.argument("run_id", metavar="ID", shell_complete=run_ids_of())
-@click.option("--follow", "-f", "is_followed", is_flag=True, help="Tell every change until it ends.")
+@click.option("--follow", "-f", "is_followed", is_flag=True, help="Print every change until it ends.")
 @json_option
 @store_options
-def show(run_id: str, config: str | None, store: str | None, *, is_followed: bool, as_json: bool) -> int:
+def show(run_id: str, where: StoreChoice, *, is_followed: bool, as_json: bool) -> int:
     """Show one run in full: its attempts, its progress, its result or error.
 
-    With --follow every change is told on stderr until the run ends; the exit code is then 1 if it did not succeed.
+    With --follow every change is printed on stderr until the run ends; the exit code is then 1 if it did not succeed.
 
     For example:
       pollux runs show home@1790000000000
       pollux runs show home@1790000000000 --follow
     """
 
-    async def question(operations: OperationsProtocol) -> tuple[Any, Any]:
+    async def read(operations: OperationsProtocol) -> tuple[Run, Any]:
         run = await operations.runs.get_run(run_id)
         if is_followed and not run.is_finished:
             run = await follow(operations, run_id)
         return run, await operations.status.why(run_id)
 
-    run, why = ask(existing_store(StoreChoice(config, store)), question)
+    run, why = where.ask(read)
     if as_json:
         print_json({"run": run, "why": why})
     else:
@@ -159,20 +166,14 @@ def show(run_id: str, config: str | None, store: str | None, *, is_followed: boo
 
 @runs.command()
 @click.argument("run_ids", metavar="[ID]...", nargs=-1, shell_complete=run_ids_of(*LIVE))
-@run_filter_options
+@run_filter
+@choice_options
 @click.option("--state", "states", type=click.Choice(LIVE), multiple=True, help="In this state; may be repeated.")
 @click.option("--reason", default="", help="Kept with the runs.")
 @json_option
 @store_options
 def cancel(
-    run_ids: tuple[str, ...],
-    states: tuple[str, ...],
-    reason: str,
-    config: str | None,
-    store: str | None,
-    *,
-    as_json: bool,
-    **given: Any,
+    run_ids: tuple[str, ...], states: tuple[str, ...], reason: str, where: StoreChoice, *, as_json: bool, **given: Any
 ) -> int:
     """Cancel runs: waiting ones at once, running ones by request.  By id, or by what they are.
 
@@ -182,26 +183,78 @@ def cancel(
       pollux runs cancel --all --yes
     """
     choice = choice_of("run", run_ids, given)
-    url = existing_store(StoreChoice(config, store))
-    ids = chosen_runs(url, choice, states or LIVE, verb="cancel")
 
-    async def act(operations: OperationsProtocol, batch: list[str]) -> Any:
-        if choice.is_named:
-            for run_id in batch:  # an id may also be a job's: here it must be a run's
-                await operations.runs.find_run(run_id)
-        return await operations.runs.cancel_runs(batch, reason=reason)
+    async def cancelled(operations: OperationsProtocol) -> tuple[list[RunAnswer], dict[str, str]]:
+        async def act(batch: list[str]) -> list[RunAnswer]:
+            if choice.is_named:
+                for run_id in batch:  # an id may also be a job's: here it must be a run's
+                    await operations.runs.find_run(run_id)
+            return await operations.runs.cancel_runs(batch, reason=reason)
 
-    answers = in_batches(url, ids, act, doing="cancelling")
+        ids = await chosen_runs(operations, choice, states or LIVE, verb="cancel")
+        answers = await in_batches(ids, act, doing="cancelling")
+        return answers, {} if as_json else await how_cancelled(operations, answers)
+
+    answers, each = where.ask(cancelled)
     if as_json:
         print_json({"runs": answers})
         return int(any(answer.answer.value != "ok" for answer in answers))
     why_not = {"lost": "is over already", "already": "was cancelled or asked to stop before"}
     done, none = "cancelled, or asked to stop", "there are no such live runs"
-    each = how_cancelled(url, answers)
     return print_answers(answers, done=done, why_not=why_not, none=none, what="run", each=each)
 
 
-def print_run(run: Any) -> None:
+async def follow(
+    operations: OperationsProtocol, run_id: str, *, quiet: bool = False, wait_ms: int | None = None
+) -> Run:
+    """Print every change on stderr until the run is over; returns the run."""
+    printed = ""
+    began = time.monotonic()
+    while True:
+        run = await operations.runs.get_run(run_id)
+        if not quiet and (news := state_words(run)) != printed:
+            printed = news
+            click.echo(f"{moment(now_ms())}  {news}", err=True)
+        if run.is_finished:
+            return run
+        if wait_ms is not None and (time.monotonic() - began) * 1000 >= wait_ms:
+            raise PolluxError(
+                f"run {run_id} is still {run.shown_state(now_ms())} after {format_ms(wait_ms)}; it goes on: "
+                f"`pollux runs show {run_id} --follow` waits on, `pollux why {run_id}` explains it"
+            )
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def state_words(run: Run) -> str:
+    """The state of a run, in a line."""
+    state = run.shown_state(now_ms())
+    match state:
+        case "scheduled" if not run.attempt:
+            words = f"scheduled: {moment(run.visible_ms)}"
+        case "held":
+            words = f"held: {run.held_reason}"
+        case "scheduled" | "ready" if run.attempt:
+            words = f"waits for attempt {run.attempt + 1} ({moment(run.visible_ms)}): {run.error}"
+        case "leased":
+            again = f" (attempt {run.attempt + 1})" if run.attempt else ""
+            words = f"runs on {run.owner}{again}{f': {run.progress}' if run.progress else ''}"
+        case "done" if run.failed:
+            words = f"failed: {run.error}"
+        case "dead":
+            words = f"dead: {run.error}"
+        case "cancelled":
+            words = f"cancelled: {run.cancel}"
+        case _:
+            words = state
+    return shortened(clean(words), DETAIL_CHARS_MAX)
+
+
+def exit_code(run: Run) -> int:
+    """0 if the run is done and did not fail."""
+    return int(run.state.value != "done" or run.failed)
+
+
+def print_run(run: Run) -> None:
     now, run = now_ms(), as_it_is(run)
     print_pairs(
         (
@@ -214,7 +267,7 @@ def print_run(run: Any) -> None:
             ("cause", run.cause.value),
             ("key", run.key),
             ("payload", json.dumps(full(run.payload), ensure_ascii=False) if run.payload else ""),
-            ("priority", {1: "high", 2: "", 3: "low"}[run.priority]),
+            ("priority", "" if run.priority == 2 else PRIORITIES[run.priority]),
             ("group", run.group),
             ("target", run.target),
             ("attempt", attempt(run)),
@@ -230,7 +283,7 @@ def print_run(run: Any) -> None:
             ("took", took(run)),
             ("changed", changed(run)),
             ("error", run.error),
-            ("stands for", f"{run.dead_letters} dead letters" if run.dead_letters > 1 else ""),
+            ("deaths", run.dead_letters if run.dead_letters > 1 else ""),
         )
     )
     print_block("traceback", run.traceback.splitlines())
@@ -238,7 +291,7 @@ def print_run(run: Any) -> None:
     print_block("result", _result_lines(run.result))
 
 
-def _tried_lines(run: Any) -> Iterator[str]:
+def _tried_lines(run: Run) -> Iterator[str]:
     """Each attempt, and where it broke unless that was shown before."""
     shown = {run.traceback}
     for tried in run.tried:
@@ -251,7 +304,7 @@ def _tried_lines(run: Any) -> Iterator[str]:
 
 
 def _result_lines(result: Any) -> list[str]:
-    """As people read it, cut where nobody reads on."""
+    """The result as indented JSON, cut to what is read on a screen."""
     if result is None:
         return []
     text = json.dumps(full(result), indent=2, ensure_ascii=False)
@@ -270,37 +323,39 @@ def _chosen_states(words: tuple[str, ...]) -> tuple[list[str], bool]:
     return list(dict.fromkeys(stored)), FAILED in words and "done" not in words
 
 
-def outcome_of(run: Any, *, now: int) -> str:
+def outcome_of(run: Run, *, now: int) -> str:
     """The state as the column shows it."""
     return FAILED if run.failed and run.state.value == "done" else str(run.shown_state(now))
 
 
-def attempt(run: Any) -> str:
-    """Which attempt it is at, as the handler sees it in `ctx.attempt`; the first goes without saying."""
+def attempt(run: Run) -> str:
+    """Which attempt it is at, as the handler sees it in `ctx.attempt`; nothing for the first."""
     return str(run.attempt + 1) if run.attempt else ""
 
 
-def changed(run: Any) -> str:
+def changed(run: Run) -> str:
     return {True: "yes", False: "no", None: ""}[as_it_is(run).changed]
 
 
-def took(run: Any) -> str:
+def took(run: Run) -> str:
     run = as_it_is(run)
     if run.started_ms is None or run.finished_ms is None:
         return ""
     return span(max(0, run.finished_ms - run.started_ms))
 
 
-def late(run: Any) -> str:
-    """How long after it could have begun it began."""
+def late(run: Run) -> str:
+    """How long after it could have begun it began; nothing if it has not."""
+    if run.started_ms is None:
+        return ""
     late_ms = run.started_ms - max(run.due_ms, run.visible_ms)
     return f"{span(late_ms)} late" if late_ms > 0 else "on time"
 
 
-def says(run: Any, *, now: int) -> str:
-    """The most telling thing about a run, in a line."""
+def detail_of(run: Run, *, now: int) -> str:
+    """What matters most about a run in its state, in a line."""
     if run.is_retried_at(now):
-        return f"tried again {ago(run.visible_ms, now=now)}: {run.error or 'no error was told'}"
+        return f"tried again {ago(run.visible_ms, now=now)}: {run.error or 'without an error'}"
     match run.state.value:
         case "held":
             return str(run.held_reason)

@@ -2,65 +2,72 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from pollux.cli.command_table import FAILED
-from pollux.cli.options import ask
-from pollux.cli.output import now_ms, say_unreadable
+from pollux.cli.completion import job_ids
+from pollux.cli.options import applied
+from pollux.cli.output import now_ms, print_unreadable, progress
 from pollux.errors import InvalidInput, NotFound, read_at
 from pollux.units import counted, past_ms
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol
+    from pollux.store.contract import JobPage, RunAnswer, RunPage
 
 CHOSEN_MAX = 100_000  # by one command; the next one takes the rest
 BATCH = 500
-BAR_FROM = 500  # fewer are done before anybody could read a bar
-LINES_MAX = 20  # answers told one by one; more are summed up
+LINES_MAX = 20  # answers that are printed one by one; more are summed up
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_Page = TypeVar("_Page", "JobPage", "RunPage")
+_Answer = TypeVar("_Answer")
+
+_group = click.option("--group", help="Of this group.")
+_target = click.option("--target", help="Of this target.")
 
 
-def job_filter_options(command: _Command) -> _Command:
-    """Jobs by what they are, instead of by id."""
-    for option in (
-        click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--all", "everything", is_flag=True, help="All there are."),
-        click.option("--text", help="With this text in the id or name."),
-        click.option("--source", help="Declared by this: file:pollux.yaml, code:shop, or api."),
+def job_filter(command: _Command) -> _Command:
+    return applied(
+        command,
+        _group,
+        _target,
         click.option("--tag", help="With this tag."),
-        click.option("--target", help="Of this target."),
-        click.option("--group", help="Of this group."),
-    ):
-        command = option(command)
-    return command
+        click.option("--source", help="Declared by this: file:pollux.yaml, code:shop, or api."),
+        click.option("--text", help="With this text in the id or name."),
+    )
 
 
-def run_filter_options(command: _Command) -> _Command:
-    """Runs by what they are, instead of by id."""
-    for option in (
-        click.option("--yes", is_flag=True, help="Do not ask."),
+def run_filter(command: _Command) -> _Command:
+    job = click.option("--job", "job_id", metavar="ID", shell_complete=job_ids, help="Of this job.")
+    return applied(command, job, _group, _target)
+
+
+def dead_filter(command: _Command) -> _Command:
+    return applied(
+        command,
+        run_filter,
+        click.option("--error", metavar="TEXT", help="With this text in the error."),
+        click.option("--since", metavar="WHEN", help="Died since: 2h ago, or a moment with its offset."),
+    )
+
+
+def choice_options(command: _Command) -> _Command:
+    return applied(
+        command,
         click.option("--all", "everything", is_flag=True, help="All there are."),
-        click.option("--target", help="Of this target."),
-        click.option("--group", help="Of this group."),
-        click.option("--job", "job_id", metavar="ID", help="Of this job."),
-    ):
-        command = option(command)
-    return command
-
-
-def dead_filter_options(command: _Command) -> _Command:
-    command = click.option("--error", metavar="TEXT", help="With this text in the error.")(command)
-    command = click.option("--since", metavar="WHEN", help="Died since: 2h ago, or a moment with its offset.")(command)
-    return run_filter_options(command)
+        click.option("--yes", is_flag=True, help="Do not ask."),
+    )
 
 
 class Selection(NamedTuple):
-    """What was said on the command line: ids, or the parts of a filter."""
+    """What the command line selects: ids, or the parts of a filter."""
 
     what: str  # "dead letter", "run", "job"
     ids: tuple[str, ...]
@@ -85,120 +92,110 @@ def choice_of(what: str, ids: tuple[str, ...], given: dict[str, Any]) -> Selecti
 
 def since_ms(text: str) -> int:
     """`2h` means two hours ago; a moment means itself."""
-    return read_at("--since", lambda told: past_ms(told, now_ms()), text)
+    return read_at("--since", lambda given: past_ms(given, now_ms()), text)
 
 
-def chosen_runs(url: str, choice: Selection, states: Sequence[str], *, verb: str) -> list[str]:
-    """The ids that are meant; those of a filter were counted and confirmed."""
+async def chosen_runs(
+    operations: OperationsProtocol, choice: Selection, states: Sequence[str], *, verb: str
+) -> list[str]:
+    """The ids of the selected runs; those of a filter were counted and confirmed."""
     if choice.is_named:
         return list(dict.fromkeys(choice.ids))
     from pollux.app.operations.status import runs_in_state
     from pollux.store.contract import RunFilter
 
-    parts = dict(choice.parts)
+    parts, now = dict(choice.parts), now_ms()
     if "since" in parts:
         parts["finished_after_ms"] = since_ms(parts.pop("since"))
-    where, now = RunFilter(**parts), now_ms()
+    where = RunFilter(**parts)
 
-    async def question(operations: OperationsProtocol) -> list[str]:
-        return await _all(
-            lambda after: runs_in_state(operations.runs, states, where, now_ms=now, after=after, limit=1_000), "runs"
-        )
+    async def page(after: str | None) -> RunPage:
+        return await runs_in_state(operations.runs, states, where, now_ms=now, after=after, limit=1_000)
 
-    return _confirmed(ask(url, question), choice, verb=verb)
+    return await _confirmed(await _ids(page, "run"), choice, verb=verb)
 
 
-def chosen_jobs(url: str, choice: Selection, *, verb: str) -> list[str]:
+async def chosen_jobs(operations: OperationsProtocol, choice: Selection, *, verb: str) -> list[str]:
     if choice.is_named:
         return list(dict.fromkeys(choice.ids))
     from pollux.store.contract import JobFilter
 
     where = JobFilter(**choice.parts)
 
-    async def question(operations: OperationsProtocol) -> list[str]:
-        return await _all(lambda after: operations.jobs.list_jobs(where, after=after, limit=1_000), "jobs")
+    async def page(after: str | None) -> JobPage:
+        return await operations.jobs.list_jobs(where, after=after, limit=1_000)
 
-    return _confirmed(ask(url, question), choice, verb=verb)
+    return await _confirmed(await _ids(page, "job"), choice, verb=verb)
 
 
-async def _all(page_after: Callable[[str | None], Awaitable[Any]], kind: str) -> list[str]:
+async def _ids(page_after: Callable[[str | None], Awaitable[_Page]], kind: str) -> list[str]:
     ids: list[str] = []
-    after: str | None = None
-    while len(ids) < CHOSEN_MAX:
-        page = await page_after(after)
-        ids += [item.id for item in getattr(page, kind)]
-        say_unreadable(page.unreadable, kind.removesuffix("s"))  # whether they are meant nobody knows
-        after = page.next
-        if after is None:
-            return ids
-    click.echo(f"more than {CHOSEN_MAX:,} are meant: the first {CHOSEN_MAX:,} are taken; repeat it", err=True)
+    async for page in pages(page_after):
+        ids += [item.id for item in getattr(page, f"{kind}s")]
+        print_unreadable(page.unreadable, kind)  # whether the filter selects them is unknown
+        if len(ids) >= CHOSEN_MAX and page.next is not None:
+            click.echo(f"more than {CHOSEN_MAX:,} are meant: the first {CHOSEN_MAX:,} are taken; repeat it", err=True)
+            break
     return ids[:CHOSEN_MAX]
 
 
-def _confirmed(ids: list[str], choice: Selection, *, verb: str) -> list[str]:
-    """Whoever names a filter is told how many that is, and asked, before anything is changed.
+async def pages(page_after: Callable[[str | None], Awaitable[_Page]]) -> AsyncIterator[_Page]:
+    """All pages of a listing, each from the cursor of the one before."""
+    after: str | None = None
+    while True:
+        page = await page_after(after)
+        yield page
+        after = page.next
+        if after is None:
+            return
 
-    Their number stands behind the verb, or in place of its dots: `move ... to version 2`.
-    """
+
+async def _confirmed(ids: list[str], choice: Selection, *, verb: str) -> list[str]:
+    """The ids, after a question that names their number, which replaces the dots of `move ... to version 2`."""
     if not ids or choice.yes:
         return ids
     verb, _, rest = verb.partition("...")
     deed = f"{verb.strip()} {counted(len(ids), choice.what)}{rest}"
     if not sys.stdin.isatty():
-        raise InvalidInput(f"this would {deed}, and nobody is here to confirm it", cure="add --yes")
-    if not click.confirm(f"{deed}?", err=True):
+        raise InvalidInput(f"this would {deed}, and there is no terminal to confirm it", cure="add --yes")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's would end nothing before the answer
+    try:
+        is_confirmed = click.confirm(f"{deed}?", err=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if not is_confirmed:
         click.echo("nothing was changed", err=True)
         raise click.exceptions.Exit(FAILED)
+    await asyncio.sleep(0.01)  # the loop stood still: let it see the connections that were closed meanwhile
     return ids
 
 
-def in_batches(
-    url: str, ids: Sequence[str], act: Callable[[Any, list[str]], Awaitable[Sequence[Any]]], *, doing: str
-) -> list[Any]:
-    """Take them a batch at a time, with a bar if there are many; answers what `act` answered, in order."""
-
-    async def question(operations: OperationsProtocol) -> list[Any]:
-        answers: list[Any] = []
-        with bar(doing, len(ids)) as step:
-            for start in range(0, len(ids), BATCH):
-                batch = list(ids[start : start + BATCH])
-                answers += await act(operations, batch)
-                step(len(batch))
-        return answers
-
-    return ask(url, question) if ids else []
+async def in_batches(
+    ids: Sequence[str], act: Callable[[list[str]], Awaitable[Sequence[_Answer]]], *, doing: str
+) -> list[_Answer]:
+    """The answers of `act` on a batch at a time, in order, with a progress bar if there are many ids."""
+    answers: list[_Answer] = []
+    with progress(total=len(ids)) as show:
+        for start in range(0, len(ids), BATCH):
+            answers += await act(list(ids[start : start + BATCH]))
+            done = min(start + BATCH, len(ids))
+            show(f"{doing}: {done:,} of {len(ids):,}", done, len(ids))
+    return answers
 
 
-@contextlib.contextmanager
-def bar(doing: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, if there is enough to do."""
-    if total < BAR_FROM or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    with click.progressbar(length=total, label=doing, show_pos=True, file=sys.stderr) as line:
-        yield line.update
-
-
-def how_cancelled(url: str, answers: Sequence[Any]) -> dict[str, str]:
-    """In a word, by the run's id: one that waited is over, one that runs was asked to stop.  Only few are looked at."""
+async def how_cancelled(operations: OperationsProtocol, answers: Sequence[RunAnswer]) -> dict[str, str]:
+    """In a word, by the run's id: a waiting run is over, a running one was asked to stop.  Only a few are read."""
     ids = [answer.id for answer in answers if answer.answer.value == "ok"]
-    if not ids or len(answers) > LINES_MAX:
-        return {}
-
-    async def question(operations: OperationsProtocol) -> dict[str, Any]:
-        found = {}
-        for run_id in ids:
-            with contextlib.suppress(NotFound):  # it ended, and is forgotten
-                found[run_id] = await operations.runs.find_run(run_id)
-        return found
-
+    found: dict[str, str] = {}
+    for run_id in ids if len(answers) <= LINES_MAX else ():
+        with contextlib.suppress(NotFound):  # it ended, and is forgotten
+            found[run_id] = str(getattr(await operations.runs.find_run(run_id), "state", ""))
     words = {"cancelled": "cancelled", "leased": "asked to stop"}
-    states = {run_id: str(getattr(run, "state", "")) for run_id, run in ask(url, question).items()}
-    return {run_id: words[state] for run_id, state in states.items() if state in words}  # unreadable ones have none
+    return {run_id: words[state] for run_id, state in found.items() if state in words}  # unreadable ones have none
 
 
 def print_answers(
-    answers: Sequence[Any],
+    answers: Sequence[RunAnswer],
     *,
     done: str,
     why_not: dict[str, str],

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pollux.cli.options import (
-    StoreChoice,
-    app_option,
-    app_said,
-    ask,
-    config_path,
-    existing_store,
-    find_code_here,
-    with_own_code,
-)
-from pollux.cli.output import now_ms, print_json, print_table, say_unreadable, span
+from pollux.cli.options import app_option, config_option, json_option, url_options
+from pollux.cli.output import now_ms, print_json, print_table, print_unreadable, progress, span
 from pollux.cli.runner import TeachingCommand
-from pollux.cli.target import is_url_said, url_options
+from pollux.cli.selection import pages
+from pollux.cli.target import StoreChoice, app_argument, app_of, config_path, is_url_argument, with_own_code
 from pollux.errors import InvalidInput
 from pollux.units import MINUTE_MS, SECOND_MS, counted, duration_ms, format_moment, format_ms, moment_ms
 
@@ -40,13 +30,12 @@ SAMPLES_MIN = 5  # runs of a job before its own durations count
 JOBS_SHOWN = 20
 BARS_MAX = 24
 BAR_WIDTH = 40
-BAR_STEPS = 1_000  # of the progress bar
 SEATS_MAX = 10  # what-ifs at once
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 @click.command(cls=TeachingCommand)
-@click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The jobs; else ./pollux.yaml.")
+@config_option("The jobs; else ./pollux.yaml.")
 @app_option("A Pollux of your own code.")
 @click.option("--store", metavar="URL", help="Learn from its history how long runs take and how often they fail.")
 @click.option("--for", "window", default="24h", show_default=True, metavar="SPAN", help="How long, in virtual time.")
@@ -60,14 +49,14 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 @click.option("--seed", default=1, show_default=True, metavar="N", help="Of the dice: the same seed, the same result.")
 @click.option("--grain", metavar="SPAN", help="Round times up to this; coarse is fast.  Else by the number of firings.")
 @click.option("--all", "everything", is_flag=True, help=f"Show every job, not only the {JOBS_SHOWN} worst.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 @url_options
 def simulate(config: str | None, store: str | None, *, everything: bool, as_json: bool, **options: Any) -> int:
-    """Play a day of a config or of an app in a few seconds: firings, lateness, skips, seats, clock changes.
+    """Simulate a day of a config or of an app in a few seconds: firings, lateness, skips, seats, clock changes.
 
     The real planner, dispatcher and workers run in virtual time on a store in memory, from a fresh start.  No handler
-    of yours is called: stand-ins take --duration and fail as often as --failing says, or as the runs in --store did.
-    Without a config the jobs of --store are played.
+    of yours is called: stand-ins take --duration and fail as often as --failing sets, or as the runs in --store did.
+    Without a config the jobs of --store are simulated.
 
     For example:
       pollux simulate -c pollux.yaml --for 24h
@@ -97,38 +86,24 @@ def simulate(config: str | None, store: str | None, *, everything: bool, as_json
     return 0
 
 
-# what is played
+# the scenarios
 
 
 def _given(config: str | None, store: str | None) -> tuple[str, Config, list[Job], dict[str, HandlerBehaviour]]:
     """The jobs of the config, or of the store if there is none; what the store knows of them."""
     from pollux.config import load_config
 
-    path, is_asked = config_path(config), store is not None or is_url_said()
-    if path is None and not is_asked and not app_said():
+    path, is_asked = config_path(config), store is not None or is_url_argument()
+    if path is None and not is_asked and not app_argument():
         cure = "name a file with -c, or a store with --store, or an app with --app"
         raise InvalidInput("there is nothing to simulate", cure=cure)
-    loaded = with_own_code(load_config(path, environ=os.environ, arguments={"app": app_said()}))
+    loaded = with_own_code(load_config(path, environ=os.environ, arguments={"app": app_argument()}))
     habits: dict[str, HandlerBehaviour] = {}
-    jobs = [*loaded.jobs, *_jobs_of_code(loaded)]
+    jobs = [*loaded.jobs, *(app_of(loaded).declared_jobs() if loaded.app else ())]
     if is_asked:
-        stored, habits = ask(existing_store(StoreChoice(path, store)), _learn)
+        stored, habits = StoreChoice(path, store).ask(_learn)
         jobs = jobs if path is not None or loaded.app else stored
     return path or loaded.app, loaded, jobs, habits
-
-
-def _jobs_of_code(loaded: Config) -> list[Job]:
-    """Jobs that an app declares in code; importing it is all that is done with it."""
-    if not loaded.app:
-        return []
-    from pathlib import Path
-
-    from pollux.app import Pollux
-    from pollux.app.setup import load_app
-
-    find_code_here()
-    beside = Path(loaded.path).resolve().parent if loaded.path else None
-    return load_app(loaded.app, Pollux, beside=beside).declared_jobs()
 
 
 async def _learn(operations: OperationsProtocol) -> tuple[list[Job], dict[str, HandlerBehaviour]]:
@@ -136,24 +111,20 @@ async def _learn(operations: OperationsProtocol) -> tuple[list[Job], dict[str, H
     from pollux.model import RunState, definition
     from pollux.store.contract import RunFilter
 
-    jobs, after = [], None
-    while True:
-        page = await operations.jobs.list_jobs(after=after, limit=1_000)
+    jobs: list[Job] = []
+    async for page in pages(lambda after: operations.jobs.list_jobs(after=after, limit=1_000)):
         jobs += [definition(job) for job in page.jobs]
-        say_unreadable(page.unreadable)
-        after = page.next
-        if after is None:
-            break
+        print_unreadable(page.unreadable)
     seen: dict[str, list[tuple[int, bool]]] = {}
     where = RunFilter(states=(RunState.DONE, RunState.DEAD))
-    for _ in range(PAGES_MAX):
-        history = await operations.runs.list_runs(where, after=after, limit=1_000)
+    left = PAGES_MAX
+    async for history in pages(lambda after: operations.runs.list_runs(where, after=after, limit=1_000)):
         for run in history.runs:
             if run.started_ms is not None and run.finished_ms is not None:
                 failed = run.failed or run.state is RunState.DEAD
                 seen.setdefault(run.job_id, []).append((max(0, run.finished_ms - run.started_ms), failed))
-        after = history.next
-        if after is None:
+        left -= 1
+        if not left:
             break
     return jobs, {job_id: _habit(runs) for job_id, runs in seen.items() if len(runs) >= SAMPLES_MIN}
 
@@ -233,11 +204,12 @@ def _play(jobs: Sequence[Job], scenarios: Sequence[Scenario]) -> list[Forecast]:
     was_enabled = gc.isenabled()
     gc.disable()  # millions of small values that no cycle holds
     try:
-        with _progress() as tell:
+        with progress() as show:
             for n, scenario in enumerate(scenarios):
 
                 def on(share: float, done: int = n) -> None:
-                    tell((done + share) / len(scenarios))
+                    percent = round((done + share) / len(scenarios) * 100)
+                    show(f"simulating: {percent}%", percent, 100)
 
                 forecasts.append(play(jobs, scenario, progress=on))
                 gc.collect()
@@ -245,24 +217,6 @@ def _play(jobs: Sequence[Job], scenarios: Sequence[Scenario]) -> list[Forecast]:
         if was_enabled:
             gc.enable()
     return forecasts
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[float], None]]:
-    """A bar on a terminal; nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    done = 0
-    with click.progressbar(length=BAR_STEPS, label="simulating", file=sys.stderr) as bar:
-
-        def tell(share: float) -> None:
-            nonlocal done
-            steps = round(share * BAR_STEPS)
-            bar.update(steps - done)
-            done = steps
-
-        yield tell
 
 
 # showing

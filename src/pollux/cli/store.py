@@ -1,40 +1,49 @@
-"""`pollux store dump` and `load`: a whole store as one file.  Commands on the database file are in `store_files`.
+"""`pollux store`: check, back up and restore a store, and dump and load it as one file.
 
-The file has one JSON document a line: a head, then `[kind, data]` records in an order that can be loaded, then an end
+Backup and restore work on the database file itself, beside the processes that use it; servers have tools of their own.
+
+A dump has one JSON document a line: a head, then `[kind, data]` records in an order that can be loaded, then an end
 with their number, so that a file that was cut short is known.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from pollux.cli import store_drop, store_files, store_move
-from pollux.cli.options import StoreChoice, ask_target, existing_store, store_options, store_url
+from pollux.cli import command_table, store_move
+from pollux.cli.options import json_option, store_options
+from pollux.cli.output import Show, clean, print_json, private_file, progress
 from pollux.cli.runner import ListingGroup
-from pollux.cli.target import node_url
+from pollux.cli.target import StoreChoice, ask_target, node_url, own_store, refuse_url, sqlite_path, store_url
 from pollux.errors import Conflict, InvalidInput
 from pollux.secrets import hide
 from pollux.units import counted
 
 if TYPE_CHECKING:
     from pollux.cli.target import Target
+    from pollux.store.check_report import CheckReport
 
 FORMAT = 1
 BATCH = 1_000
-Report = Callable[[int], None]
+FOREIGN = "foreign"  # the rule that keys of other programs break
+FILLED = "move"  # the rule that a store breaks which holds only a part
+OF_A_FILE = "backup and restore work on the database file itself"
+force_option = click.option("--force", is_flag=True, help="Replace what is there.")
+file_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 
 
 @click.group(cls=ListingGroup)
 def store() -> None:
-    """Look whether a store is in order, back it up, put it back, move it; dump it into text, load it into another.
+    """Check a store, back it up, restore it, move it; dump it into text, load it into another.
 
     For example:
       pollux store check
@@ -46,19 +55,175 @@ def store() -> None:
     """
 
 
-store.add_command(store_files.check)
-store.add_command(store_files.backup)
-store.add_command(store_files.restore)
 store.add_command(store_move.move)
 store.add_command(store_move.unseal)
-store.add_command(store_drop.drop)
+store.add_command(store_move.drop)
 
 
 @store.command()
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Overwrite the file if it is there.")
+@click.option("--repair", "wants_repair", is_flag=True, help="Count again and build indexes again where that helps.")
+@json_option
 @store_options
-def dump(file: Path, config: str | None, store: str | None, *, force: bool) -> None:
+def check(where: StoreChoice, *, wants_repair: bool, as_json: bool) -> int:
+    """Check that a store is sound and every rule holds: counts, places, leases, records, feed, audit log.
+
+    The store may be in use.  Exit code 1 if something is found.  With --repair, what follows from the runs
+    themselves is written anew (counts, indexes, places in lines); nothing else is touched.
+
+    For example:
+      pollux store check
+      pollux store check --store sqlite:///pollux.db --repair --json
+      pollux store check --store redis://localhost:6379/0
+    """
+    read, mend = _checks(own_store(where, "check reads the store itself, row by row"))
+    with progress() as step:
+        found = read(step)
+    repaired = wants_repair and any(finding.can_repair for finding in found.findings)
+    if repaired:
+        mend()
+        with progress() as step:
+            found = read(step)
+    if as_json:
+        print_json({"checked": found, "repaired": repaired, "ok": not found.findings})
+    else:
+        _print_report(found, repaired=repaired)
+    return command_table.FAILED if found.findings else command_table.OK
+
+
+@store.command()
+@file_argument
+@force_option
+@json_option
+@store_options
+def backup(file: Path, where: StoreChoice, *, force: bool, as_json: bool) -> None:
+    """Copy the store, as it is at one moment, into a file.  Processes may use the store meanwhile.
+
+    The file appears when it is complete, on disk and checked; only its owner may read it.
+
+    For example:
+      pollux store backup pollux-backup.db
+      pollux store backup nightly.db --store sqlite:////var/lib/pollux/pollux.db --force
+    """
+    from pollux.store.sqlite.backup import backup as copy
+
+    path = _existing_file(where)
+    with progress() as step:
+        copied = copy(path, file, lambda done, total: step("copying", done, total), force=force)
+    if as_json:
+        print_json(copied)
+        return
+    click.echo(f"copied {path} into {file}: {_size(copied)}; {counted(copied.bytes, 'byte')}, checked", err=True)
+
+
+@store.command()
+@file_argument
+@force_option
+@json_option
+@store_options
+def restore(file: Path, where: StoreChoice, *, force: bool, as_json: bool) -> None:
+    """Put a backup in the store's place.  No process may use the store; what is there is replaced only with --force.
+
+    What was running when the copy was made is ready again and uncharged.
+
+    For example:
+      pollux store restore pollux-backup.db --store sqlite:///new.db
+      pollux store restore nightly.db --force
+    """
+    from pollux.store.sqlite.backup import restore as put_back
+
+    path = _file(where)
+    with progress() as step:
+        copied = put_back(file, path, lambda done, total: step("copying", done, total), force=force)
+    if as_json:
+        print_json(copied)
+        return
+    click.echo(f"restored {path} from {file}: {_size(copied)}; leases given back: {copied.voided:,}", err=True)
+
+
+def _checks(url: str) -> tuple[Callable[[Show], CheckReport], Callable[[], None]]:
+    """How this store is checked, and how it is repaired."""
+    path = sqlite_path(url)
+    if path is not None:
+        import pollux.store.sqlite.check as of_file
+
+        file = path.absolute()
+        return lambda step: of_file.check(file, step), lambda: of_file.repair(file)
+    if url.startswith("postgres"):
+        import pollux.store.postgres.check as of_postgres
+
+        return lambda step: asyncio.run(of_postgres.check(url, step)), lambda: asyncio.run(of_postgres.repair(url))
+    import pollux.store.redis.check as of_redis
+
+    return lambda step: asyncio.run(of_redis.check(url, step)), lambda: asyncio.run(of_redis.repair(url))
+
+
+def _existing_file(where: StoreChoice) -> Path:
+    """Whether a server is there does not matter: it is no file."""
+    refuse_url(where.store, OF_A_FILE)
+    if store_url(where).startswith(("sqlite:", "memory:")):
+        own_store(where, OF_A_FILE)
+    return _file(where)
+
+
+def _file(where: StoreChoice) -> Path:
+    refuse_url(where.store, OF_A_FILE)
+    url = store_url(where)
+    path = sqlite_path(url)
+    if path is None:
+        raise InvalidInput(f"{hide(url)} is no file", where="store", cure=_own_tools(url))
+    return path.absolute()
+
+
+def _own_tools(url: str) -> str:
+    """What to use instead, for stores that are no file."""
+    ours = "`pollux store dump` and `load` are for all stores"
+    if url.startswith("postgres"):
+        return f"back the server up with its own tools (pg_dump, pg_basebackup and archived WAL); {ours}"
+    if url.startswith("memory:"):
+        return f"this is for sqlite:/// stores; {ours}"
+    return f"back the server up with its own tools (copies of its append-only or RDB files, BGSAVE); {ours}"
+
+
+def _size(store: Any) -> str:
+    """How much is in a store, or in a copy of one."""
+    parts = counted(store.jobs, "job"), counted(store.runs, "run"), counted(store.notes, "note")
+    return f"{', '.join(parts)}, {counted(store.log, 'line')} of audit"
+
+
+def _print_report(found: CheckReport, *, repaired: bool) -> None:
+    for finding in found.findings:
+        click.echo(f"{finding.rule}: {finding.what} ({finding.count:,})")
+        for line in finding.shown:
+            click.echo(f"  {clean(line)}")
+    if repaired:
+        words = "what follows from the runs themselves was written anew (counts, indexes, places), "
+        click.echo(f"{words}what was only marked as seen is cleared", err=True)
+    if not found.findings:
+        click.echo(f"ok: {found.path} (schema {found.schema}): {_size(found)}")
+        return
+    for cure in _cures(found):
+        click.echo(cure, err=True)
+
+
+def _cures(found: CheckReport) -> Iterator[str]:
+    """Keys of other programs are deleted by hand: neither a repair nor a backup would help."""
+    if any(finding.rule == FOREIGN for finding in found.findings):
+        yield "delete the keys that are not ours (`redis-cli DEL KEY`), or choose another ?prefix= or ?namespace="
+    ours = [finding for finding in found.findings if finding.rule != FOREIGN]
+    if any(finding.rule == FILLED for finding in ours):
+        yield "complete the move that fills it, or delete what came: `pollux store drop`"
+    ours = [finding for finding in ours if finding.rule != FILLED]
+    if any(finding.can_repair for finding in ours):
+        yield "`pollux store check --repair` repairs what follows from the runs themselves, or was only marked as seen"
+    if not all(finding.can_repair for finding in ours):
+        yield "no repair for the rest: correct or delete it, or put a backup back"
+
+
+@store.command()
+@file_argument
+@force_option
+@store_options
+def dump(file: Path, where: StoreChoice, *, force: bool) -> None:
     """Write everything (jobs, runs, notes, audit log) into a file; "-" is the standard output.
 
     The file appears when it is complete; only its owner may read it.  Leases do not travel: what runs meanwhile is
@@ -70,16 +235,15 @@ def dump(file: Path, config: str | None, store: str | None, *, force: bool) -> N
     """
     if str(file) != "-" and file.exists() and not force:
         raise Conflict(f"the file {file} is there already; name another, or add --force")
-    url = existing_store(StoreChoice(config, store))
-    with _opened_for_writing(file) as target, _progress("dumping") as report:
-        count, name = ask_target(url, lambda source: _dump(source, target, report))
+    with _opened_for_writing(file) as target, progress() as show:
+        count, name = where.ask_target(lambda source: _dump(source, target, show))
     click.echo(f"dumped {counted(count, 'record')} of {hide(name)} into {file}", err=True)
 
 
 @store.command()
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@file_argument
 @store_options
-def load(file: Path, config: str | None, store: str | None) -> None:
+def load(file: Path, where: StoreChoice) -> None:
     """Write what was dumped into a store, where there is nothing of the same id; "-" is the standard input.
 
     Loading twice changes nothing, so a load that was interrupted is simply repeated.
@@ -87,43 +251,38 @@ def load(file: Path, config: str | None, store: str | None) -> None:
     For example:
       pollux store load backup.jsonl --store sqlite:///new.db
     """
-    url = node_url(store) or store_url(StoreChoice(config, store))
+    url = node_url(where.store) or store_url(where)
     if url.startswith("memory:"):
         raise InvalidInput("a memory store ends with this command", cure="name another with --store")
-    with _opened_for_reading(file) as source, _progress("loading") as report:
-        total, new, name = ask_target(url, lambda target: _load(target, source, str(file), report))
+    with _opened_for_reading(file) as source, progress() as show:
+        total, new, name = ask_target(url, lambda target: _load(target, source, str(file), show))
     click.echo(f"loaded {counted(total, 'record')} of {file} into {hide(name)}; {new} were new", err=True)
 
 
-async def _dump(source: Target, file: IO[bytes], report: Report) -> tuple[int, str]:
+async def _dump(source: Target, file: IO[bytes], show: Show) -> tuple[int, str]:
     count = 0
     file.write(_line({"pollux": "dump", "format": FORMAT}))
     async for page in source.operations.storage.dump():
         for record in page.records:
             file.write(_line(record))
         count += len(page.records)
-        report(count)
+        show(f"dumping: {count:,} records", count, 0)
     file.write(_line({"records": count}))
     return count, source.store_url
 
 
-async def _load(target: Target, source: IO[bytes], name: str, report: Report) -> tuple[int, int, str]:
+async def _load(target: Target, source: IO[bytes], name: str, show: Show) -> tuple[int, int, str]:
     total = new = 0
-    batch: list[tuple[str, Any]] = []
-    for record in _records(source, name):
-        batch.append(record)
-        if len(batch) == BATCH:
-            new += await target.operations.storage.load(batch)
-            total += len(batch)
-            report(total)
-            batch = []
-    if batch:
+    records = _records(source, name)
+    while batch := list(islice(records, BATCH)):
         new += await target.operations.storage.load(batch)
-    return total + len(batch), new, target.store_url
+        total += len(batch)
+        show(f"loading: {total:,} records", total, 0)
+    return total, new, target.store_url
 
 
 def _records(source: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:
-    """The records between head and end; whatever else stands there is refused by its line."""
+    """The records between head and end; any other line is refused by its number."""
     count, ended = 0, False
     for number, line in enumerate(source, start=1):
         where = f"{name}:{number}"
@@ -155,21 +314,15 @@ def _line(entry: object) -> bytes:
 
 @contextlib.contextmanager
 def _opened_for_writing(file: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name only when it is complete; only its owner may read it."""
     if str(file) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    partial = file.with_name(f"{file.name}.part")
     try:
-        partial.unlink(missing_ok=True)  # of one that was cut off, perhaps readable for others
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
+        with private_file(file) as target:
             yield target
-        partial.replace(file)
     except OSError as error:
         raise Conflict(f"the file {file} cannot be written: {error.strerror}; name another") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -183,15 +336,3 @@ def _opened_for_reading(file: Path) -> Iterator[IO[bytes]]:
         raise Conflict(f"the file {file} cannot be read: {error.strerror}; name another") from error
     with source:
         yield source
-
-
-@contextlib.contextmanager
-def _progress(what: str) -> Iterator[Report]:
-    """A line that counts, on a terminal; nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(f"{what} ...") as status:
-        yield lambda count: status.update(f"{what}: {count:,} records")

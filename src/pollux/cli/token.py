@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from pollux.cli.options import StoreChoice, ask, existing_store, json_option, store_options
-from pollux.cli.output import ago, moment, now_ms, print_json, print_table, span
+from pollux.cli.options import json_option, store_options
+from pollux.cli.output import ago, moment, notice, now_ms, print_json, print_table, private_file, span
 from pollux.cli.runner import ListingGroup
+from pollux.cli.target import StoreChoice
 from pollux.errors import InvalidInput, NotFound
 from pollux.units import HOUR_MS, counted
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol
+    from pollux.app.operations.tokens import MadeToken
 
 ROLES = ("viewer", "operator", "admin")
 CURLRC = ".curlrc"
@@ -25,7 +26,7 @@ OURS = "# made by `pollux token --curl`"
 
 
 class TokenCommand(ListingGroup):
-    """`pollux token --curl` is a command in the clothes of an option."""
+    """`pollux token --curl` means `pollux token curl`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0].startswith("-") and "--curl" in args:
@@ -37,7 +38,7 @@ class TokenCommand(ListingGroup):
 def token() -> None:
     """Tokens for the HTTP API.  The store keeps their hashes alone: a token is shown once, when it is made.
 
-    A viewer looks; an operator also adds, changes, runs, pauses, cancels; an admin may everything.  Commands on the
+    A viewer reads; an operator also adds, changes, runs, pauses, cancels; an admin may do everything.  Commands on the
     machine of the node need no token: they use its socket.
 
     For example:
@@ -53,14 +54,14 @@ def token() -> None:
 @token.command("ls")
 @json_option
 @store_options
-def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
+def ls(where: StoreChoice, *, as_json: bool) -> None:
     """List tokens: id, name, role, and when each was made, last used (to the hour) and ends.
 
     For example:
       pollux token ls
       pollux token ls --json
     """
-    found = ask(existing_store(StoreChoice(config, store)), lambda operations: operations.tokens.list_tokens())
+    found = where.ask(lambda operations: operations.tokens.list_tokens())
     if as_json:
         print_json({"tokens": found})
         return
@@ -84,7 +85,7 @@ def ls(config: str | None, store: str | None, *, as_json: bool) -> None:
 
 
 def _used(used_ms: int | None, *, now: int) -> str:
-    """It is written down by the hour."""
+    """The store has the hour."""
     if used_ms is None:
         return "never"
     hours = (now - used_ms) // HOUR_MS
@@ -93,11 +94,11 @@ def _used(used_ms: int | None, *, now: int) -> str:
 
 @token.command()
 @click.option("--role", type=click.Choice(ROLES), required=True, help="What it may.")
-@click.option("--name", default="", metavar="NAME", help="Whose it is; it stands in the audit log.")
-@click.option("--expires", metavar="TIME", help="How long it is good, like 30d; for ever.")
+@click.option("--name", default="", metavar="NAME", help="Whose it is; the audit log has it.")
+@click.option("--expires", metavar="TIME", help="How long it is valid, like 30d; for ever.")
 @json_option
 @store_options
-def create(role: str, name: str, expires: str | None, config: str | None, store: str | None, *, as_json: bool) -> None:
+def create(role: str, name: str, expires: str | None, where: StoreChoice, *, as_json: bool) -> None:
     """Make a token and show it: this once.
 
     For example:
@@ -105,7 +106,7 @@ def create(role: str, name: str, expires: str | None, config: str | None, store:
       pollux token create --role operator --expires 30d > operator.token
     """
 
-    async def question(operations: OperationsProtocol) -> tuple[Any, list[str]]:
+    async def created(operations: OperationsProtocol) -> tuple[MadeToken, list[str]]:
         made = await operations.tokens.create_token(role, name=name, expires=expires)
         same = [
             each.id
@@ -114,10 +115,10 @@ def create(role: str, name: str, expires: str | None, config: str | None, store:
         ]
         return made, [each for each in same if each != made.token.id]
 
-    made, others = ask(existing_store(StoreChoice(config, store)), question)
+    made, others = where.ask(created)
     if others:
         words = f"{counted(len(others), 'other token')} called {name!r} ({', '.join(others[:5])}) as well"
-        click.echo(f"pollux: there is {words}: `pollux token rotate` and `revoke` want the id", err=True)
+        notice(f"there is {words}: `pollux token rotate` and `revoke` want the id")
     _show(made, as_json=as_json)
 
 
@@ -125,47 +126,44 @@ def create(role: str, name: str, expires: str | None, config: str | None, store:
 @click.argument("ref", metavar="ID|NAME")
 @json_option
 @store_options
-def revoke(ref: str, config: str | None, store: str | None, *, as_json: bool) -> None:
-    """Take a token back; every node refuses it within seconds.
+def revoke(ref: str, where: StoreChoice, *, as_json: bool) -> None:
+    """Revoke a token; every node refuses it within seconds.
 
     For example:
       pollux token revoke 1f2e3d4c
       pollux token revoke grafana
     """
-    gone = ask(existing_store(StoreChoice(config, store)), lambda operations: operations.tokens.revoke_token(ref))
+    revoked = where.ask(lambda operations: operations.tokens.revoke_token(ref))
     if as_json:
-        print_json({"revoked": gone})
+        print_json({"revoked": revoked})
         return
-    click.echo(f"revoked {gone.id} ({gone.name}, {gone.role})")
+    click.echo(f"revoked {revoked.id} ({revoked.name}, {revoked.role})")
 
 
 @token.command()
 @click.argument("ref", metavar="ID|NAME")
-@click.option("--overlap", default="1h", show_default=True, metavar="TIME", help="How long the old one stays good.")
+@click.option("--overlap", default="1h", show_default=True, metavar="TIME", help="How long the old one stays valid.")
 @json_option
 @store_options
-def rotate(ref: str, overlap: str, config: str | None, store: str | None, *, as_json: bool) -> None:
-    """Make a new token in place of another, which stays good for a while: long enough to hand the new one out.
+def rotate(ref: str, overlap: str, where: StoreChoice, *, as_json: bool) -> None:
+    """Make a new token in place of another, which stays valid for a while: long enough to hand the new one out.
 
     For example:
       pollux token rotate grafana
       pollux token rotate 1f2e3d4c --overlap 1d
     """
-    url = existing_store(StoreChoice(config, store))
-    _show(ask(url, lambda operations: operations.tokens.rotate_token(ref, overlap=overlap)), as_json=as_json)
+    _show(where.ask(lambda operations: operations.tokens.rotate_token(ref, overlap=overlap)), as_json=as_json)
 
 
 @token.command()
 @click.option("--role", type=click.Choice(ROLES), default="operator", show_default=True, help="What curl may.")
 @click.option("--file", "name", type=click.Path(), default=CURLRC, show_default=True, help="Where to write it.")
-@click.option("--host", "hosts", multiple=True, metavar="HOST", help="Who gets the token; localhost.")
-@click.option("--yes", is_flag=True, help="Overwrite a file that somebody else wrote.")
+@click.option("--host", "hosts", multiple=True, metavar="HOST", help="Which hosts get the token; localhost.")
+@click.option("--yes", is_flag=True, help="Overwrite a file that another program wrote.")
 @json_option
 @store_options
-def curl(
-    role: str, name: str, hosts: tuple[str, ...], config: str | None, store: str | None, *, yes: bool, as_json: bool
-) -> None:
-    """Write a .curlrc with which curl sends a token to localhost, and to nobody else.  Also `pollux token --curl`.
+def curl(role: str, name: str, hosts: tuple[str, ...], where: StoreChoice, *, yes: bool, as_json: bool) -> None:
+    """Write a .curlrc with which curl sends a token to localhost, and to no other host.  Also `pollux token --curl`.
 
     curl looks for a file of that name in CURL_HOME, then in your home folder.
 
@@ -176,14 +174,13 @@ def curl(
       curl http://localhost:8060/api/v2/jobs
     """
     file = Path(name).absolute()
-    url = existing_store(StoreChoice(config, store))
     before = _replaceable(file, yes=yes)
-    made = ask(url, lambda operations: _renewed(operations, role, before))
+    made = where.ask(lambda operations: _renewed(operations, role, before))
     netrc = file.with_name(f"{file.name}-netrc")
     machines = hosts or ("localhost", "127.0.0.1", "::1")
     _write(netrc, "".join(f"machine {host} login pollux password {made.secret}\n" for host in machines))
     who = ", ".join(machines)
-    _write(file, f'{OURS}: the token in that file goes to {who}, and to nobody else\nnetrc-file = "{netrc}"\n')
+    _write(file, f'{OURS}: the token in that file goes to {who}, and to no other host\nnetrc-file = "{netrc}"\n')
     if as_json:
         print_json({"file": str(file), "netrc": str(netrc), "hosts": machines, "token": made.token})
         return
@@ -194,17 +191,17 @@ def curl(
         click.echo(f"to use it: curl -K {file} ...")
 
 
-async def _renewed(operations: OperationsProtocol, role: str, before: str) -> Any:
-    """A new token; the one that stood in the file before is nobody's any more."""
+async def _renewed(operations: OperationsProtocol, role: str, before: str) -> MadeToken:
+    """A new token; the one that was in the file before is revoked."""
     made = await operations.tokens.create_token(role, name=f"curl:{_user()}")
     if before:
-        with suppress(NotFound):  # it was taken back already, or is of another store
+        with suppress(NotFound):  # it was revoked already, or is of another store
             await operations.tokens.revoke_token(before)
     return made
 
 
 def _replaceable(file: Path, *, yes: bool) -> str:
-    """May it be written?  Of one that we wrote before the id of its token is told."""
+    """The id of the token in a file that we wrote before; refused if another program wrote it."""
     from pollux.app.operations.tokens import id_of
 
     try:
@@ -218,24 +215,20 @@ def _replaceable(file: Path, *, yes: bool) -> str:
             return id_of(file.with_name(f"{file.name}-netrc").read_text("utf-8", "replace").split()[-1])
         except (OSError, IndexError):
             return ""
-    if not yes and not (sys.stdin.isatty() and click.confirm(f"{file} is somebody else's; overwrite it?")):
-        raise InvalidInput(f"{file} is there, and was not made by us", cure="name another with --file, or say --yes")
+    if not yes and not (sys.stdin.isatty() and click.confirm(f"{file} was not made by us; overwrite it?")):
+        raise InvalidInput(f"{file} is there, and was not made by us", cure="name another with --file, or add --yes")
     return ""
 
 
 def _write(file: Path, text: str) -> None:
-    """For its owner alone, and never half."""
-    draft = file.with_name(f"{file.name}.{os.getpid()}.new")
     try:
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as paper:
-            paper.write(text)
-        draft.replace(file)
+        with private_file(file) as target:
+            target.write(text.encode())
     except OSError as error:
         raise InvalidInput(f"{file} cannot be written: {error.strerror}", cure="name another with --file") from error
 
 
-def _show(made: Any, *, as_json: bool) -> None:
+def _show(made: MadeToken, *, as_json: bool) -> None:
     if as_json:
         print_json(made)
         return
@@ -247,4 +240,4 @@ def _show(made: Any, *, as_json: bool) -> None:
 def _user() -> str:
     from pollux.app.operations.context import default_actor
 
-    return default_actor("cli").partition(":")[2] or "somebody"
+    return default_actor("cli").partition(":")[2] or "unknown"

@@ -14,25 +14,24 @@ import click
 from pollux.cli.command_table import FAILED
 from pollux.cli.command_table import OK as FINE
 from pollux.cli.doctor.finding import FAIL, OK, WARN, DoctorFinding, fail, of_health, ok
-from pollux.cli.options import ask_target, config_path, json_option, socket_of, sqlite_path
+from pollux.cli.options import config_option, json_option, url_options
 from pollux.cli.output import clean, now_ms, print_json
 from pollux.cli.runner import TeachingCommand
-from pollux.cli.target import live_socket, node_url, url_options
-from pollux.config import Config
+from pollux.cli.target import ask_target, config_path, live_socket, node_url, socket_of, sqlite_path
 from pollux.errors import PolluxError
-from pollux.model import Node
 
 if TYPE_CHECKING:
     from pollux.cli.target import Target
     from pollux.client.rpc_codec import Hello
+    from pollux.config import Config
     from pollux.model import Node
 
-OF_A_NODE = ("polling", "loop", "handlers")  # what a node that is asked tells of itself, as `pollux health` does
+OF_A_NODE = ("polling", "loop", "handlers")  # findings of a node about itself, as in `pollux health`
 _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 
 
 @click.command(cls=TeachingCommand)
-@click.option("-c", "--config", envvar="POLLUX_CONFIG", metavar="FILE", help="The config; else ./pollux.yaml.")
+@config_option("The config; else ./pollux.yaml.")
 @click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE.")
 @click.option(
     "--app", metavar="MODULE:ATTRIBUTE", envvar="POLLUX_APP", help="A Pollux of your own code, and its store."
@@ -40,7 +39,7 @@ _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 @json_option
 @url_options
 def doctor(config: str | None, store: str | None, app: str | None, *, as_json: bool) -> int:
-    """Look at the machine, the config and the store; say what is wrong with each, and the cure.
+    """Check the machine, the config and the store; print what is wrong with each, and the cure.
 
     Nothing is changed, and no process is disturbed.  The exit code is 1 if something failed; warnings do not count.
     It looks from here: with --url at whether that node can be asked, not at the machine on which it runs.
@@ -63,6 +62,7 @@ def doctor(config: str | None, store: str | None, app: str | None, *, as_json: b
 def _look(path: str | None, store: str | None, app: str | None) -> Iterator[DoctorFinding]:
     from pollux.cli.doctor import machine
     from pollux.cli.doctor.config import look_at_none, look_at_setup
+    from pollux.config import Config
 
     watch = machine.Stopwatch()
     loaded: Config | None
@@ -77,8 +77,8 @@ def _look(path: str | None, store: str | None, app: str | None) -> Iterator[Doct
     yield from machine.look_at_machine(seats=seats or (Config() if loaded is None else loaded).seats)
     yield from about_setup
     yield from target.findings
-    told = {finding.about for finding in target.findings}
-    yield from (finding for finding in about_store if finding.about not in told)
+    known = {finding.about for finding in target.findings}
+    yield from (finding for finding in about_store if finding.about not in known)
     now = now_ms()
     yield machine.of_clock(watch, now)
     yield machine.of_ntp(is_kept=machine.is_synchronised())
@@ -106,8 +106,8 @@ def _look_at_target(config: Config | None, store: str | None) -> CommandTarget:
         return CommandTarget([fail("asked", what or str(error), cure if what else "see --url and POLLUX_URL")])
     seen = f"commands ask {address_of(url).shown}: Pollux {hello.version} on {hello.store}"
     asked = ok("asked", f"{seen}, which knows you as {hello.name} ({hello.role})")
-    told = [of_health(found) for found in document["findings"] if found["name"] in OF_A_NODE]
-    return CommandTarget([asked, *told], sum(node.seats for node in nodes if node.id == document["node"]))
+    about_node = [of_health(found) for found in document["findings"] if found["name"] in OF_A_NODE]
+    return CommandTarget([asked, *about_node], sum(node.seats for node in nodes if node.id == document["node"]))
 
 
 async def _of_node(target: Target) -> tuple[Hello, dict[str, Any], list[Node]]:
@@ -129,7 +129,7 @@ def _look_at_store(config: Config, nodes: list[Node]) -> Iterator[DoctorFinding]
         yield ok("store", "memory: it lives inside the one process that makes it, and ends with it")
         return
     if path is None:
-        from pollux.cli.doctor.server import look_at_server
+        from pollux.cli.doctor.deployment import look_at_server
 
         yield from look_at_server(url, nodes, now_ms=now_ms(), lag_ms=lag_ms)
         return

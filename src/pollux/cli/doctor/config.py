@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from pollux.cli.doctor.finding import DoctorFinding, fail, ok, warn
-from pollux.cli.options import find_code_here, loaded_or_said, store_lacks, with_own_code
+from pollux.cli.target import find_code_here, load_leniently, store_lacks, with_own_code
 from pollux.config import Config, load_config
 from pollux.config.lint import config_warnings, warnings_of_jobs, with_jobs_of_code
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError
@@ -26,25 +26,25 @@ def look_at_setup(path: str, store: str | None, app: str | None) -> tuple[Config
     try:
         config = load_config(path, environ=os.environ, arguments={"store": store, "app": app})
     except InvalidInput as error:
-        return _as_far_as_told(path, store), [*_problems("config", error)]
+        return _as_far_as_read(path, store), [*_problems("config", error)]
     count = len(config.jobs)
     findings = [ok("config", f"{path} is valid; {count} job{'' if count == 1 else 's'}"), *of_file(Path(path))]
-    findings += [warn("config", _told(doubt), doubt.cure) for doubt in _doubts(config_warnings, config)]
+    findings += [warn("config", _place_and_problem(doubt), doubt.cure) for doubt in _doubts(config_warnings, config)]
     findings += [*of_code(config), *of_server(config)]
     return _with_code(config), findings
 
 
 def look_at_none(store: str | None, app: str | None) -> tuple[Config | None, list[DoctorFinding]]:
-    """Where there is no file: what the code of an app says, else a node that runs from here, else the defaults."""
+    """Where there is no file: what the code of an app sets, else a node that runs from here, else the defaults."""
     try:
         config = load_config(None, environ=os.environ, arguments={"store": store, "app": app})
     except InvalidInput as error:
-        return _as_far_as_told(None, store), [*_problems("config", error)]
+        return _as_far_as_read(None, store), [*_problems("config", error)]
     if config.app:
-        about = ok("config", f"there is no file; {config.app} says what counts", f"pollux config --app {config.app}")
+        about = ok("config", f"there is no file; {config.app} sets the options", f"pollux config --app {config.app}")
         return _with_code(config), [about, *of_code(config)]
     about = ok("config", "there is none here; the defaults count", "pollux config --example")
-    found = [node for node in announced_in(Path.cwd()) if MASK not in node.store]  # a password is not told
+    found = [node for node in announced_in(Path.cwd()) if MASK not in node.store]  # its password is not known here
     if len(found) == 1 and not config.is_given("store") and store_lacks(config.store):
         [node] = found
         about = ok("config", f"there is no file; the node that runs from here (pid {node.pid}) is on {node.store}")
@@ -54,7 +54,7 @@ def look_at_none(store: str | None, app: str | None) -> tuple[Config | None, lis
 
 
 def _with_code(config: Config) -> Config:
-    """As the code of its app says it; what is wrong with the code is told elsewhere."""
+    """With what the code of its app sets; mistakes in the code are found elsewhere."""
     try:
         return with_own_code(config)
     except InvalidInput:
@@ -83,7 +83,7 @@ def of_code(config: Config) -> Iterator[DoctorFinding]:
         sys.dont_write_bytecode = before
     in_code = [job for job in app.declared_jobs() if job.id not in config.places]
     for doubt in _doubts(warnings_of_jobs, with_jobs_of_code(config, in_code)):
-        yield warn("code", _told(doubt), doubt.cure)
+        yield warn("code", _place_and_problem(doubt), doubt.cure)
     yield ok("code", f"all {len({job.handler for job in app.declared_jobs()})} handlers are there")
     try:
         app.check_secrets()
@@ -107,16 +107,16 @@ def of_server(config: Config) -> Iterator[DoctorFinding]:
 
 
 def _doubts(look: Callable[[Config, Mapping[str, str]], list[InvalidInput]], config: Config) -> list[InvalidInput]:
-    """What works and should not stay so; secrets that are missing are told elsewhere."""
+    """What works and should be changed; missing secrets are found elsewhere."""
     try:
         return look(config, os.environ)
     except PolluxError:
         return []
 
 
-def _as_far_as_told(path: str | None, store: str | None) -> Config | None:
+def _as_far_as_read(path: str | None, store: str | None) -> Config | None:
     try:
-        return loaded_or_said(path, {"store": store})[0]
+        return load_leniently(path, {"store": store})[0]
     except InvalidInput:
         return None
 
@@ -124,10 +124,10 @@ def _as_far_as_told(path: str | None, store: str | None) -> Config | None:
 def _problems(about: str, error: InvalidInput) -> Iterator[DoctorFinding]:
     found = error.problems if isinstance(error, InvalidConfig) else (error,)
     for problem in found[:PROBLEMS_SHOWN]:
-        yield fail(about, _told(problem), problem.cure)
+        yield fail(about, _place_and_problem(problem), problem.cure)
     if len(found) > PROBLEMS_SHOWN:
-        yield fail(about, f"and {len(found) - PROBLEMS_SHOWN} more", "`pollux check` tells all")
+        yield fail(about, f"and {len(found) - PROBLEMS_SHOWN} more", "`pollux check` lists all")
 
 
-def _told(problem: InvalidInput) -> str:
+def _place_and_problem(problem: InvalidInput) -> str:
     return at_place(problem.where, problem.what)

@@ -7,6 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from pollux.units import format_size
+
 OK, WARN, FAIL = "ok", "warn", "fail"
 _LEVELS = {"healthy": OK, "degraded": WARN, "unhealthy": FAIL}
 
@@ -34,3 +36,9 @@ def warn(about: str, seen: str, cure: str) -> DoctorFinding:
 
 def fail(about: str, seen: str, cure: str) -> DoctorFinding:
     return DoctorFinding(about, FAIL, seen, cure)
+
+
+def about_size(size: int) -> str:
+    """A size in three digits."""
+    unit = 10 ** max(0, len(str(size)) - 3)
+    return format_size(size // unit * unit)

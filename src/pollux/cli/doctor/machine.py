@@ -76,15 +76,15 @@ def of_clock(watch: Stopwatch, now_ms: int) -> DoctorFinding:
 
 def of_ntp(*, is_kept: bool | None) -> DoctorFinding:
     if is_kept is None:
-        return ok("ntp", "nobody says whether the clock is synchronised")
+        return ok("ntp", "it is unknown whether the clock is synchronised")
     if not is_kept:
-        seen = "the kernel says that nothing synchronises the clock"
+        seen = "by the kernel, nothing synchronises the clock"
         return warn("ntp", seen, "run chrony, ntpd or systemd-timesyncd; on a virtual machine the host may do it")
     return ok("ntp", "the clock is synchronised")
 
 
 def is_synchronised() -> bool | None:
-    """What the kernel says (adjtimex, only asked); None where it cannot be asked."""
+    """The answer of the kernel (adjtimex, read only); None where it cannot be asked."""
     if not sys.platform.startswith("linux"):
         return None
     state = ctypes.create_string_buffer(_TIMEX_BYTES)  # all zero: read, change nothing

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pollux.cli.doctor.deployment import of_distance, of_offset
 from pollux.cli.doctor.finding import DoctorFinding, fail, ok, warn
-from pollux.cli.doctor.server import of_distance, of_offset
 from pollux.store.postgres.inspect import PostgresReport, TableStats
 from pollux.store.postgres.schema import SERVER_MIN, UNRELEASED, UNRELEASED_CURE
 from pollux.units import SECOND_MS, format_ms
@@ -95,9 +95,9 @@ def of_pooler(server: PostgresReport) -> DoctorFinding:
     if not server.has_pooler:
         return ok("pooler", "none: we talk to the server itself")
     if server.address.listen:
-        seen = "somebody (PgBouncer?) stands between us and the server: in transaction mode nobody hears a bell"
+        seen = "a pooler (PgBouncer?) is between us and the server: in transaction mode no notification arrives"
         return warn("pooler", seen, "add ?listen=false in transaction mode; in session mode all is well")
-    return ok("pooler", "somebody (PgBouncer?) stands between us and the server; we do not listen")
+    return ok("pooler", "a pooler (PgBouncer?) is between us and the server; we do not listen")
 
 
 def of_rights(server: PostgresReport) -> DoctorFinding:

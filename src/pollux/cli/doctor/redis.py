@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pollux.cli.doctor.finding import DoctorFinding, fail, ok, warn
-from pollux.cli.doctor.server import of_distance, of_offset
+from pollux.cli.doctor.deployment import of_distance, of_offset
+from pollux.cli.doctor.finding import DoctorFinding, about_size, fail, ok, warn
 from pollux.store.redis.address import CLUSTER
 from pollux.store.redis.inspect import RedisReport
 from pollux.store.redis.replicas import in_step
 from pollux.store.redis.server import FORMAT, FORMAT_CURE, OLDEST
-from pollux.units import format_size
 
 FULL_WARN, FULL_FAIL = 0.8, 0.95  # of maxmemory
 CLIENTS_WARN = 0.9  # of maxclients
@@ -41,7 +40,7 @@ def of_version(server: RedisReport) -> DoctorFinding:
     name, version = "Redis", str(info.get("redis_version", "?"))
     if "valkey_version" in info:
         name, version = "Valkey", str(info["valkey_version"])
-    mode = str(info.get("redis_mode") or info.get("server_mode", "standalone"))  # as Valkey says
+    mode = str(info.get("redis_mode") or info.get("server_mode", "standalone"))  # as Valkey names it
     seen = f"{name} {version}, {mode}, at {server.address.name}"
     if mode == "cluster" and server.address.kind != CLUSTER:
         return fail("server", seen, "use redis+cluster://host:port,... in the store's URL")
@@ -67,7 +66,7 @@ def of_persistence(server: RedisReport) -> DoctorFinding:
     if info.get("aof_last_write_status", "ok") != "ok":
         return fail("persistence", "its append-only file cannot be written", "make room on its disk; see its log")
     if server.fsync is None:
-        return ok("persistence", "append-only file; appendfsync is not told to this user")
+        return ok("persistence", "append-only file; this user may not read appendfsync")
     if server.fsync not in FORGETFUL:
         seen = f"append-only file, but appendfsync {server.fsync}: a power cut loses what the kernel has not written"
         return _forgets(server, seen, "CONFIG SET appendfsync everysec (or always), and the same in redis.conf")
@@ -99,8 +98,8 @@ def of_eviction(server: RedisReport) -> DoctorFinding:
 def of_memory(server: RedisReport) -> DoctorFinding:
     used, most = int(server.info.get("used_memory", 0)), int(server.info.get("maxmemory", 0))
     if not most:
-        return ok("memory", f"{_about(used)} used, no maxmemory", "set maxmemory below the machine's memory")
-    seen = f"{_about(used)} of {_about(most)} used"
+        return ok("memory", f"{about_size(used)} used, no maxmemory", "set maxmemory below the machine's memory")
+    seen = f"{about_size(used)} of {about_size(most)} used"
     cure = "raise maxmemory, or keep less history (history.keep, history.age)"
     if used > most * FULL_FAIL:
         return fail("memory", f"{seen}: new work is about to be refused", cure)
@@ -113,7 +112,7 @@ def of_replicas(server: RedisReport) -> DoctorFinding:
         seen = f"?wait={wanted}, but of {there} replicas {ready} are in step: no write is confirmed by the others"
         return fail("replicas", seen, "wait until they have everything (INFO replication: state=online), promote none")
     if wanted > there:
-        seen = f"?wait={wanted}, but {there} replicas follow: every write will be told as unconfirmed"
+        seen = f"?wait={wanted}, but {there} replicas follow: every write will count as unconfirmed"
         return fail("replicas", seen, f"start {wanted - there} more, or lower ?wait=")
     if not there:
         return ok("replicas", "none", "a replica and ?wait=1 keep what was answered when this machine is lost")
@@ -149,9 +148,3 @@ def of_keys(server: RedisReport) -> DoctorFinding:
         seen = f"those under {prefix}: have format {server.format}, this Pollux writes format {FORMAT}"
         return fail("keys", seen, FORMAT_CURE)
     return ok("keys", f"under {prefix}:, format {server.format}")
-
-
-def _about(size: int) -> str:
-    """Three digits are enough."""
-    unit = 10 ** max(0, len(str(size)) - 3)
-    return format_size(size // unit * unit)

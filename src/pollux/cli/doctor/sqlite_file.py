@@ -9,10 +9,9 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pollux.cli.doctor.finding import DoctorFinding, fail, ok, warn
+from pollux.cli.doctor.finding import DoctorFinding, about_size, fail, ok, warn
 from pollux.store.sqlite.file_identity import file_system_of, is_network
 from pollux.store.sqlite.inspect import files_of, holders
-from pollux.units import format_size
 
 ROOM_FAIL_BYTES = 8_000_000  # the ballast, its reserve, and something to write into
 ROOM_WARN_BYTES = 500_000_000
@@ -27,7 +26,7 @@ _LAYERS = frozenset({"overlay", "aufs"})
 
 
 def look_at_place(path: Path) -> Iterator[DoctorFinding]:
-    """All that can be told of a SQLite file, also of one that is not there yet."""
+    """The checks of a SQLite file, also of one that is not there yet."""
     folder = _existing(path.parent)
     files = files_of(path)
     if "" not in files:
@@ -70,7 +69,7 @@ def of_folder(folder: Path) -> DoctorFinding:
         cure = "give the user who runs Pollux the right to make files there"
         return fail("folder", f"{folder} may not be written by user {os.geteuid()}", cure)
     if folder.stat().st_mode & stat.S_IWOTH and not folder.stat().st_mode & stat.S_ISVTX:
-        return warn("folder", f"everybody may write in {folder}", f"chmod o-w {folder}")
+        return warn("folder", f"every user may write in {folder}", f"chmod o-w {folder}")
     return ok("folder", f"{folder} may be written")
 
 
@@ -88,7 +87,7 @@ def of_file_system(path: Path, kind: str) -> DoctorFinding:
 def of_room(folder: Path, files: Mapping[str, os.stat_result]) -> DoctorFinding:
     disk = os.statvfs(folder)
     free, used = disk.f_bavail * disk.f_frsize, sum(found.st_size for found in files.values())
-    seen = f"{_about(free)} free" + (f", {_about(used)} used" if used else "")
+    seen = f"{about_size(free)} free" + (f", {about_size(used)} used" if used else "")
     if free < ROOM_FAIL_BYTES:
         return fail("room", seen, "make room: new work is refused on a full disk")
     if free < ROOM_WARN_BYTES or disk.f_favail == 0:
@@ -125,7 +124,7 @@ def of_log(files: Mapping[str, os.stat_result]) -> DoctorFinding:
     log = files.get("-wal")
     if log is None or log.st_size == 0:
         return ok("log", "nothing is left to be carried over")
-    size = _about(log.st_size)
+    size = about_size(log.st_size)
     is_used = "-shm" in files and bool(holders(files["-shm"].st_ino))
     if not is_used:
         seen = f"{size} were left by a process that was killed; nothing of it is lost"
@@ -141,10 +140,10 @@ def of_lock(path: Path, files: Mapping[str, os.stat_result]) -> DoctorFinding:
     lock = files.get(".lock")
     held_by = [] if lock is None else holders(lock.st_ino)
     if lock is None or not held_by:
-        return ok("lock", "nobody holds it")
+        return ok("lock", "no process holds it")
     pid = held_by[0]
     if _state_of(pid) == "T":
-        seen = f"process {pid} holds the write lock and is stopped: nobody can write"
+        seen = f"process {pid} holds the write lock and is stopped: no process can write"
         return fail("lock", seen, f"let it go on (kill -CONT {pid}) or end it (kill -9 {pid})")
     if _keeps(pid, lock.st_ino):
         seen = f"process {pid} has held the write lock for {LOCK_SECONDS:g} s or longer: no other process can write"
@@ -167,17 +166,11 @@ def _keeps(pid: int, inode: int) -> bool:
 
 
 def _state_of(pid: int) -> str:
-    """One letter: R running, S sleeping, D waiting for the disk, T stopped; empty if nobody says."""
+    """One letter: R running, S sleeping, D waiting for the disk, T stopped; empty if it is unknown."""
     try:
         return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
-
-
-def _about(size: int) -> str:
-    """Three digits are enough."""
-    unit = 10 ** max(0, len(str(size)) - 3)
-    return format_size(size // unit * unit)
 
 
 def _existing(folder: Path) -> Path:

@@ -94,7 +94,7 @@ async def look_at(operations: OperationsProtocol, now_ms: int) -> StoreSummary:
 
 
 async def rows_for(operations: OperationsProtocol, look: StoreSummary, ids: Sequence[str]) -> tuple[JobRow, ...]:
-    """The rows of these jobs as they are now; jobs that are gone are left out."""
+    """The rows of these jobs as they are now; jobs that were deleted are left out."""
     jobs = [job for job in await operations.jobs.jobs_by_id(ids) if job is not None]
     live = await _live_of(operations, look.counts, [job.id for job in jobs])
     return rows_of(
@@ -124,7 +124,7 @@ class Sweep:
         self.text = text
         self.entries: dict[str, SortKeys] = {}
         self.is_whole = False  # every job was read once
-        self.unreadable: set[str] = set()  # jobs that nobody can show, as of the last round
+        self.unreadable: set[str] = set()  # jobs that cannot be read, as of the last round
         self._where = filter_of(text)
         self._after: str | None = None
         self._seen: set[str] = set()
@@ -144,13 +144,13 @@ class Sweep:
                 return
 
     def _end_round(self) -> None:
-        for gone in self.entries.keys() - self._seen:
-            del self.entries[gone]
+        for removed in self.entries.keys() - self._seen:
+            del self.entries[removed]
         self._seen, self.unreadable, self._met = set(), self._met, set()
         self.is_whole = True
 
     def learn(self, jobs: Iterable[Job]) -> None:
-        """These were read besides."""
+        """These were read in another way."""
         for job in jobs:
             if job.id in self.entries:
                 self.entries[job.id] = entry_of(job)

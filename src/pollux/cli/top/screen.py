@@ -19,14 +19,12 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.widgets import Footer, Input, Static
 
 from pollux.app import JobRow
-from pollux.cli.histogram import BARS
 from pollux.cli.jobs import run_one
-from pollux.cli.output import ago, can_show, clean, now_ms
+from pollux.cli.live_table import TOP_COLUMNS, held_pane, running_pane, top_cells, top_header
+from pollux.cli.output import BARS, ago, can_show, clean, now_ms
+from pollux.cli.target import StoreConnection
 from pollux.cli.top.board import SORTS, StoreSummary, Sweep, look_at, rows_for
-from pollux.cli.top.cells import COLUMNS, cells_of, header_of, held_of, running_of
-from pollux.cli.top.connection import StoreConnection
-from pollux.cli.top.dialogs import HELP, DeadLetters, MessageDialog, Question
-from pollux.cli.top.table import FittedTable
+from pollux.cli.top.widgets import HELP, DeadLetters, FittedTable, MessageDialog, Question
 from pollux.errors import PolluxError
 from pollux.model import Run, RunState
 from pollux.store.contract import RunFilter
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class OwnTerminal(LinuxDriver):
-    """Ctrl-Z is told to us before: we leave the screen, and come back.  A SIGSTOP is not: the screen is still ours."""
+    """Leaves the screen at Ctrl-Z, and takes it again.  A SIGSTOP comes without notice: the screen is still ours."""
 
     def _sigcont_application(self, *_: object) -> None:
         if self._auto_restart and not self._must_signal_resume and self._is_in_front():
@@ -50,7 +48,7 @@ class OwnTerminal(LinuxDriver):
         """May we touch the terminal?  In the background we would be stopped again."""
         try:
             return os.tcgetpgrp(self.fileno) == os.getpgrp()
-        except OSError:  # it is not the terminal of our session: nobody moves us to the background
+        except OSError:  # it is not the terminal of our session, so we are never in the background
             return True
 
 
@@ -68,12 +66,12 @@ class Top(App[None]):
     #panes { height: 8; }
     .pane { width: 1fr; padding: 0 1; border-top: solid $surface-lighten-2; }
     #filter { display: none; height: 3; }
-    #said { height: 1; padding: 0 1; }
-    Question, Told { align: center middle; }
+    #message-line { height: 1; padding: 0 1; }
+    Question, MessageDialog { align: center middle; }
     .box { width: auto; max-width: 90%; height: auto; max-height: 90%; padding: 1 2; border: round $accent;
            background: $surface; overflow-y: auto; }
     #dead { height: 1fr; }
-    #dead-title, #dead-said { height: 1; padding: 0 1; }
+    #dead-title, #dead-message { height: 1; padding: 0 1; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -102,8 +100,12 @@ class Top(App[None]):
         self.looks = 0
         self._plain = not can_show(BARS)  # asked now: later our output is the screen's own
         self._wake = asyncio.Event()
-        # Kept at hand: another screen may be in front, or all of them gone, when a look comes back.
-        self._header, self._trouble, self._said = Static(id="header"), Static(id="trouble"), Static(id="said")
+        # Held here: another screen may be in front, or all of them closed, when a look comes back.
+        self._header, self._trouble, self._message = (
+            Static(id="header"),
+            Static(id="trouble"),
+            Static(id="message-line"),
+        )
         self._runs_pane, self._held_pane = Static(id="running"), Static(id="held")
         self._table = FittedTable(id="jobs", cursor_type="row", zebra_stripes=True)
         self._box = Input(id="filter", placeholder="part of an id or name, or group:edge target:db-1 tag:fast")
@@ -119,12 +121,12 @@ class Top(App[None]):
                 for pane in (self._runs_pane, self._held_pane):
                     with VerticalScroll(classes="pane", can_focus=False):
                         yield pane
-        yield self._said
+        yield self._message
         yield self._box
         yield Footer()
 
     def on_mount(self) -> None:
-        for column in COLUMNS:
+        for column in TOP_COLUMNS:
             self._table.add_column(column, key=column)
         self._table.focus()
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # the shell drew over it
@@ -140,7 +142,7 @@ class Top(App[None]):
         """Look, show, rest; a key that changed something ends the rest."""
         while True:
             self._wake.clear()
-            if len(self.screen_stack) == 1:  # nothing is asked for what nobody sees
+            if len(self.screen_stack) == 1:  # a hidden table asks nothing
                 await self._turn()
             try:
                 async with asyncio.timeout(self._look_seconds):
@@ -175,16 +177,16 @@ class Top(App[None]):
     def _show(self) -> None:
         look = self.look
         assert look is not None
-        self._header.update(header_of(look, self.link.name))
-        self._runs_pane.update(running_of(look))
-        self._held_pane.update(held_of(look))
+        self._header.update(top_header(look, self.link.name))
+        self._runs_pane.update(running_pane(look))
+        self._held_pane.update(held_pane(look))
         self._show_jobs(look)
 
     def _show_jobs(self, look: StoreSummary) -> None:
         """The cursor stays on its job if that is still there."""
         table, wanted, chosen, place = self._table, list(self.rows), self.chosen(), self._table.cursor_row
         is_other = [key.value for key in table.rows] != wanted
-        table.show({job_id: cells_of(row, look.now_ms, plain=self._plain) for job_id, row in self.rows.items()})
+        table.show({job_id: top_cells(row, look.now_ms, plain=self._plain) for job_id, row in self.rows.items()})
         if is_other and wanted:
             table.move_cursor(row=wanted.index(chosen) if chosen in wanted else min(place, len(wanted) - 1))
         table.border_title = self._title()
@@ -205,7 +207,7 @@ class Top(App[None]):
         return keys[self._table.cursor_row].value if 0 <= self._table.cursor_row < len(keys) else None
 
     def say(self, words: str) -> None:
-        self._said.update(Text(clean(words), "bold"))
+        self._message.update(Text(clean(words), "bold"))
         self._wake.set()
 
     # keys
@@ -279,12 +281,12 @@ class Top(App[None]):
 
     def _confirm(self, question: str, deed: Callable[[OperationsProtocol], Awaitable[str]]) -> None:
         async def answered(answer: bool | None) -> None:  # noqa: FBT001  textual calls it so
-            self.say(await self._told(deed) if answer else "nothing was done")
+            self.say(await self._result_of(deed) if answer else "nothing was done")
 
         self.push_screen(Question(question), answered)
 
-    async def _told(self, deed: Callable[[OperationsProtocol], Awaitable[str]]) -> str:
-        """What happened, in words; also if it did not."""
+    async def _result_of(self, deed: Callable[[OperationsProtocol], Awaitable[str]]) -> str:
+        """What the deed answers, or the error, in words."""
         try:
             return await self.link.ask(deed)
         except PolluxError as error:
@@ -300,7 +302,7 @@ class Top(App[None]):
                 parts = (("", answer.reason), ("expected: ", expected), ("cure: ", answer.cure))
                 return "\n".join(f"{name}{clean(value)}" for name, value in parts if value)
 
-            self.push_screen(MessageDialog(Text(f"{job_id}\n\n{await self._told(why)}")))
+            self.push_screen(MessageDialog(Text(f"{job_id}\n\n{await self._result_of(why)}")))
 
     async def action_dead(self) -> None:
         try:
@@ -314,7 +316,7 @@ class Top(App[None]):
         if not page.runs:
             self.say("there are no dead letters")
             return
-        self.push_screen(DeadLetters(page.runs, counts.dead, now_ms(), self._act_on), lambda said: self.say(said or ""))
+        self.push_screen(DeadLetters(page.runs, counts.dead, now_ms(), self._act_on), lambda done: self.say(done or ""))
 
     async def _act_on(self, verb: str, run: Run) -> str:
         async def act(operations: OperationsProtocol) -> str:
@@ -327,7 +329,7 @@ class Top(App[None]):
             [answer] = await operations.dead_letters.revive([run.id])
             return f"run {run.id} runs again" if answer.answer.value == "ok" else f"! {run.id}: {answer.answer.value}"
 
-        return await self._told(act)
+        return await self._result_of(act)
 
     def action_help(self) -> None:
         self.push_screen(MessageDialog(Text.from_markup(HELP)))

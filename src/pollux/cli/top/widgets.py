@@ -1,19 +1,19 @@
-"""Dialogs of `pollux top`: a question, a text, the dead letters."""
+"""Widgets of `pollux top`: the table, and its dialogs: a question, a text, the dead letters."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import ClassVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Footer, Static
+from textual.widgets import DataTable, Footer, Static
 
 from pollux.cli.output import ago, clean
-from pollux.cli.top.table import FittedTable
 from pollux.model import Run
 from pollux.units import format_moment
 
@@ -33,8 +33,37 @@ is in front.
 """
 
 
+Rows = Mapping[str, tuple[Text, ...]]  # by the key of the row
+
+
+class FittedTable(DataTable[Any]):
+    """A table of rows with keys, one text a column, whose columns fit their cells before anything is drawn.
+
+    Textual measures new cells only when the table is idle, and caches what it drew by a key without the width: a cell
+    that was drawn too early stays cut off ("hom" for "home") until something else changes.
+    """
+
+    def show(self, rows: Rows) -> None:
+        """Fill it anew if the keys are others, else change the cells that differ."""
+        self._fit(rows)
+        if [key.value for key in self.rows] != list(rows):
+            self.clear()
+            for key, cells in rows.items():
+                self.add_row(*cells, key=key)
+            return
+        for key, cells in rows.items():
+            for column, cell in zip(self.ordered_columns, cells, strict=True):
+                if self.get_cell(key, column.key) != cell:
+                    self.update_cell(key, column.key, cell)
+
+    def _fit(self, rows: Rows) -> None:
+        for number, column in enumerate(self.ordered_columns):
+            column.auto_width = False
+            column.width = max(cell_len(str(column.label)), *(cells[number].cell_len for cells in rows.values()), 1)
+
+
 class Question(ModalScreen[bool]):
-    """Yes or no?"""
+    """A question that is answered with yes or no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y,enter", "answer(True)", "yes"),
@@ -62,7 +91,7 @@ class MessageDialog(ModalScreen[None]):
         self.text = text
 
     def compose(self) -> ComposeResult:
-        yield Static(self.text, classes="box", id="told")
+        yield Static(self.text, classes="box", id="message")
 
     async def action_dismiss(self, result: None = None) -> None:
         self.dismiss(result)
@@ -81,13 +110,13 @@ class DeadLetters(Screen[str]):
     def __init__(self, runs: tuple[Run, ...], count: int, now_ms: int, act: Callable[..., Awaitable[str]]) -> None:
         super().__init__()
         self.runs, self.count, self.now_ms, self._act = list(runs), count, now_ms, act
-        self.said = ""
+        self.message = ""
 
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Static(id="dead-title")
             yield FittedTable(id="dead", cursor_type="row", zebra_stripes=True)
-            yield Static(id="dead-said")
+            yield Static(id="dead-message")
         yield Footer()
 
     def on_mount(self) -> None:
@@ -128,9 +157,9 @@ class DeadLetters(Screen[str]):
 
         async def answered(answer: bool | None) -> None:  # noqa: FBT001  textual calls it so
             if answer:
-                self.said = await self._act(verb, run)
-                self.query_one("#dead-said", Static).update(Text(self.said, "bold"))
-                if not self.said.startswith("!"):
+                self.message = await self._act(verb, run)
+                self.query_one("#dead-message", Static).update(Text(self.message, "bold"))
+                if not self.message.startswith("!"):
                     self.runs.remove(run)
                     self.count -= 1
                     self._fill()
@@ -138,7 +167,7 @@ class DeadLetters(Screen[str]):
         self.app.push_screen(Question(f"{what}: {run.id} of job {run.job_id}?"), answered)
 
     def action_leave(self) -> None:
-        self.dismiss(self.said)
+        self.dismiss(self.message)
 
 
 def clean_lines(text: str) -> str:
