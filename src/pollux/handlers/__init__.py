@@ -8,7 +8,7 @@ from typing import Any
 from pollux.errors import InvalidInput
 from pollux.registry import Registry
 
-__all__ = ["BUILT_IN", "BuiltIn", "params_in_file", "register"]
+__all__ = ["BUILT_IN", "BuiltIn", "params_in_file"]
 
 COMMANDS_OFF = "commands are not allowed here"
 BUILT_IN = ("http", "exec")  # the keys of a job in a file, in place of `python`
@@ -30,10 +30,6 @@ class BuiltIn:
 
         if self._registry.get("exec") is None:
             register_exec(self._registry, memory=memory)
-
-
-def register(registry: Registry) -> BuiltIn:
-    return BuiltIn(registry)
 
 
 def params_in_file(name: str, value: object, *, partial: bool) -> dict[str, Any]:

@@ -370,7 +370,7 @@ def _environment(ctx: Context) -> dict[str, str]:
 async def _ended(process: Process, ctx: Context) -> tuple[ProcessEnd, str]:
     """Wait for the end; return how it ended, and why it was asked to, if it was.
 
-    Cancelled twice, it stops waiting: the warden ends the process anyway.
+    Cancelled twice, it stops waiting: the guard process ends it anyway.
     """
     try:
         return await process.ended(), ""
@@ -449,7 +449,7 @@ def _killed(command: Command, ended: ProcessEnd) -> str:
 def _not_started(command: Command, error: OSError) -> Exception:
     """Return the fault for a process that could not be made: no such folder, or no room on the machine."""
     if command.cwd is not None and not os.path.isdir(command.cwd):  # noqa: PTH112
-        return CommandRefused(f"{command.argv[0]} cannot be started: {command.cwd} is no folder; mend `cwd`")
+        return CommandRefused(f"{command.argv[0]} cannot be started: {command.cwd} is no folder; correct `cwd`")
     return CommandFailed(f"{command.argv[0]} cannot be started: {error.strerror or error}")
 
 
@@ -458,7 +458,7 @@ def _cannot_start(command: Command, number: int) -> str:
     path = os.path.join(command.cwd or "", name)  # noqa: PTH118
     match number:
         case errno.ENOENT if "/" in name and os.path.exists(path):  # noqa: PTH110
-            why = "the interpreter named in its first line was not found; mend that line"
+            why = "the interpreter named in its first line was not found; correct that line"
         case errno.ENOENT:
             why = "it was not found; install it, or name it with its whole path"
         case errno.EACCES:

@@ -19,12 +19,12 @@ import logging
 from collections.abc import Callable
 from typing import Any, cast
 
+from pollux.server.auth import Identity
 from pollux.server.limits import ApiLimits, address_key
 from pollux.server.problems import Problem
-from pollux.server.roles import Identity
 
 END_S = 5.0
-TELL_S = 60.0
+LOG_S = 60.0
 PIECE_BYTES = 65_536  # written at once
 CURES = {
     408: "send the whole request without pauses",
@@ -46,8 +46,8 @@ class Connections:
         self.refused = 0  # or closed by a limit
         self._all: dict[Bounded, None] = {}  # the oldest first
         self._by_address: dict[str, int] = {}
-        self._look: asyncio.TimerHandle | None = None
-        self._told, self._tell_at = 0, 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._logged, self._log_at = 0, 0.0
 
     def __len__(self) -> int:
         return len(self._all)
@@ -64,8 +64,8 @@ class Connections:
         self._all[connection] = None
         if address:
             self._by_address[address] = self._by_address.get(address, 0) + 1
-        if self._look is None:
-            self._look = connection.loop.call_later(self.limits.look_s, self._look_at_all, connection.loop)
+        if self._timer is None:
+            self._timer = connection.loop.call_later(self.limits.look_s, self._check_all, connection.loop)
         return True
 
     def leave(self, connection: Bounded) -> None:
@@ -88,20 +88,22 @@ class Connections:
                 return True
         return False
 
-    def _look_at_all(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check_all(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         for connection in list(self._all):
-            if words := connection.overdue(now):
+            if title := connection.overdue(now):
                 self.refused += 1
-                connection.end(408, words)
-        self._tell(now)
-        self._look = loop.call_later(self.limits.look_s, self._look_at_all, loop) if self._all else None
+                connection.end(408, title)
+        self._log_refusals(now)
+        self._timer = loop.call_later(self.limits.look_s, self._check_all, loop) if self._all else None
 
-    def _tell(self, now: float) -> None:
+    def _log_refusals(self, now: float) -> None:
         """Log that limits are applied, at most once a minute, so that a client cannot fill the log."""
-        if self.refused > self._told and now >= self._tell_at:
-            log.warning("the API refused or ended %d connections: slow, silent or too many", self.refused - self._told)
-            self._told, self._tell_at = self.refused, now + TELL_S
+        if self.refused > self._logged and now >= self._log_at:
+            log.warning(
+                "the API refused or ended %d connections: slow, silent or too many", self.refused - self._logged
+            )
+            self._logged, self._log_at = self.refused, now + LOG_S
 
     def end_streams(self) -> None:
         """Close connections whose answer has begun: event streams would never end."""
@@ -110,9 +112,9 @@ class Connections:
                 connection.transport.close()
 
     def close(self) -> None:
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Joined:
@@ -155,7 +157,7 @@ class Joined:
 class Bounded(asyncio.Protocol):
     """Mixin for a protocol of uvicorn (httptools or h11) that enforces the limits."""
 
-    book: Connections
+    registry: Connections
     loop: asyncio.AbstractEventLoop  # uvicorn's, as all up to `cycle`
     transport: Joined
     flow: Any
@@ -174,16 +176,16 @@ class Bounded(asyncio.Protocol):
         self.begun = self.loop.time()
         self.head_bytes = self.body_bytes = 0
         self.stalled = self.ending = None
-        peer = self.book.peer_of(transport)
+        peer = self.registry.peer_of(transport)
         if peer is not None:
             self.app_state = {**self.app_state, "peer": peer}
-        there = self.client[0] if self.client else ""
-        self.address = "" if not there or self.book.is_unbounded(there) else address_key(there)
-        if not self.book.enter(self):
+        host = self.client[0] if self.client else ""
+        self.address = "" if not host or self.registry.is_unbounded(host) else address_key(host)
+        if not self.registry.enter(self):
             self.end(503, "too many connections")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.book.leave(self)
+        self.registry.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -198,7 +200,7 @@ class Bounded(asyncio.Protocol):
             self.begun, self.head_bytes, self.body_bytes = self.loop.time(), 0, len(data)
         elif was_waiting:
             self.head_bytes += len(data)
-            if self.head_bytes > self.book.limits.head_bytes:
+            if self.head_bytes > self.registry.limits.head_bytes:
                 self.end(431, "request headers too large")
         else:
             self.body_bytes += len(data)
@@ -220,37 +222,37 @@ class Bounded(asyncio.Protocol):
             self.stalled = None
         elif self.stalled is None:
             self.stalled = now
-        elif now - self.stalled > self.book.limits.stalled_s:
+        elif now - self.stalled > self.registry.limits.stalled_s:
             return "response read timeout"
         return self._overdue_request(now - self.begun)
 
     def _overdue_request(self, took: float) -> str:
         if self.is_silent():
             is_due = self.cycle is None or self.head_bytes  # else it is idle between two requests
-            return "request timeout" if is_due and took > self.book.limits.head_s else ""
+            return "request timeout" if is_due and took > self.registry.limits.head_s else ""
         if not self.cycle.more_body or self.flow.read_paused:
             return ""
-        is_slow = took > self.book.limits.body_begin_s and self.body_bytes < took * self.book.limits.body_rate
-        return "request body timeout" if is_slow or took > self.book.limits.body_s else ""
+        is_slow = took > self.registry.limits.body_begin_s and self.body_bytes < took * self.registry.limits.body_rate
+        return "request body timeout" if is_slow or took > self.registry.limits.body_s else ""
 
-    def end(self, status: int, words: str) -> None:
+    def end(self, status: int, title: str) -> None:
         """Send a problem document, if no answer is in progress, and close."""
         is_answered = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if self.ending is not None or is_answered or self.transport.get_write_buffer_size():
             self.transport.abort()
             return
         self.ending = self.loop.time()
-        self.transport.write(_answer(status, words))
+        self.transport.write(_answer(status, title))
         self.transport.close()
 
 
-def bounded(protocol: type[asyncio.Protocol], book: Connections) -> Any:
-    """A subclass of that protocol with the limits of `book`."""
-    return type(f"Bounded{protocol.__name__}", (Bounded, protocol), {"book": book})
+def bounded(protocol: type[asyncio.Protocol], registry: Connections) -> Any:
+    """A subclass of that protocol with the limits of `registry`."""
+    return type(f"Bounded{protocol.__name__}", (Bounded, protocol), {"registry": registry})
 
 
-def _answer(status: int, words: str) -> bytes:
-    response = Problem(status, words, cure=CURES[status]).response({"Connection": "close"})
-    lines = [f"HTTP/1.1 {status} {words.title()}".encode()]
+def _answer(status: int, title: str) -> bytes:
+    response = Problem(status, title, cure=CURES[status]).response({"Connection": "close"})
+    lines = [f"HTTP/1.1 {status} {title.title()}".encode()]
     lines += [name + b": " + value for name, value in response.raw_headers]
     return b"\r\n".join([*lines, b"", bytes(response.body)])

@@ -1,81 +1,36 @@
-"""ASGI gateway in front of every route: authentication, limits and security headers.
+"""ASGI gateway in front of every route: host names and proxies, authentication, limits, security headers.
 
-request ─▶ Gateway: size, host, site, load, token, rate, admission ─▶ scope["state"]["identity"] ─▶ route: role ─▶ verbs
+request ─▶ Gateway: size, host, site, load, token, rate ─▶ scope["state"]["identity"] ─▶ route: role ─▶ verbs
 
-Every response passes through it too, and gets the headers that restrict what a browser may do with it.
+A request for an unknown host name may come from a foreign page (DNS rebinding); forwarded headers count only if they
+come from a configured proxy.  A body is counted while it is received.  The rest of an unread one is drained for a
+moment, so that the answer reaches a client that is still sending.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable
+from base64 import b64decode
+from binascii import Error
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from math import ceil
 from typing import TypedDict, Unpack
+from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pollux.errors import StoreError
-from pollux.server.hosts import Hosts, Proxies, is_foreign_page
+from pollux.server.auth import Identity, TokenCheck
 from pollux.server.limits import ApiLimits, Failures, Rates, Refusals, address_key
-from pollux.server.openapi import OPEN_PAGES
 from pollux.server.problems import Problem, problem_of
-from pollux.server.request_body import BodyTooLarge, RequestBody, RequestHead, ResponseSender
-from pollux.server.roles import Identity
-from pollux.server.tokens import TokenCheck
-
-A_ROUND = 8  # requests; a usual one occupies the loop for a fraction of a millisecond
-PRESSED_ROUND = 2  # while a run is due or being started
-
-
-class AdmissionQueue:
-    """Requests that wait to begin."""
-
-    def __init__(self, a_round: int = A_ROUND, *, is_pressed: Callable[[], bool] = lambda: False) -> None:
-        self._is_pressed, self._a_round = is_pressed, a_round
-        self._left = a_round
-        self._has_begun = False  # any request, in this iteration
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._is_turning = False
-
-    async def enter(self) -> None:
-        """Return at once if few requests began in this iteration, otherwise when the turn comes."""
-        loop = asyncio.get_running_loop()
-        if not self._is_turning:
-            self._is_turning = True
-            self._left = self._room()
-            loop.call_soon(self._turn, loop)
-        if self._left and not self._waiting:
-            self._begin()
-            return
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(turn)
-        await turn
-
-    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Admit the next batch; stop when an iteration admitted no request."""
-        self._is_turning = self._has_begun or bool(self._waiting)
-        self._left, self._has_begun = self._room(), False
-        while self._waiting and self._left:
-            turn = self._waiting.popleft()
-            if not turn.done():  # a cancelled request does not count
-                turn.set_result(None)
-                self._begin()
-        if self._is_turning:
-            loop.call_soon(self._turn, loop)
-
-    def _begin(self) -> None:
-        self._left -= 1
-        self._has_begun = True
-
-    def _room(self) -> int:
-        return min(self._a_round, PRESSED_ROUND) if self._is_pressed() else self._a_round
-
+from pollux.server.routes import OPEN_PATHS
+from pollux.units import format_size
 
 LIVE = "/live"
-OPEN = frozenset({LIVE, "/ready"}) | OPEN_PAGES  # without a token: probes, and pages that describe the API
 CURE = "send a token as a Bearer in the header Authorization; for curl, `pollux token --curl` writes it into a .curlrc"
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -83,6 +38,234 @@ HEADERS = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'"),
 )
+LINGER_S = 2.0
+LINGER_BYTES = 4_000_000
+SMALL_BYTES = 65_536  # an unread body up to this size is read, so that the connection can be reused
+LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+ANY = frozenset({"0.0.0.0", "::"})  # noqa: S104  to be recognised, not to be used
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+Network = IPv4Network | IPv6Network
+_READ = frozenset(  # headers that the gateway uses
+    {
+        *(b"host", b"authorization", b"origin", b"sec-fetch-site", b"content-length", b"transfer-encoding", b"expect"),
+        *(b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"),
+    }
+)
+_ONCE = frozenset(
+    {b"host", b"authorization", b"content-length"}
+)  # repeated: implementations differ in which one counts
+
+
+class Hosts:
+    """The host names that this server accepts."""
+
+    def __init__(self, bound: str, names: Iterable[str] = ()) -> None:
+        self._is_any = bound in ANY
+        self._names = LOCAL | {_bare(name) for name in names} | (set() if self._is_any else {_bare(bound)})
+
+    def knows(self, host: str, came_in_on: str) -> bool:
+        """`came_in_on`: the local address of the connection; unlike a name, an address cannot be forged."""
+        name = _bare(host_of(host))
+        return name in self._names or (self._is_any and name == came_in_on.lower())
+
+
+class Proxies:
+    """Networks of proxies whose forwarded headers are trusted."""
+
+    def __init__(self, networks: Iterable[str]) -> None:
+        self._networks: tuple[Network, ...] = tuple(ip_network(text) for text in networks)
+
+    def has(self, address: str) -> bool:
+        try:
+            found = ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        return any(found.version == network.version and found in network for network in self._networks)
+
+    def client_of(self, address: str, forwarded_for: str) -> str:
+        """The last forwarded address that is not a trusted proxy; the ones before it can be forged."""
+        for each in reversed([part.strip() for part in forwarded_for.split(",")]):
+            if not _is_address(each):
+                return address
+            address = each
+            if not self.has(each):
+                return address
+        return address
+
+
+def host_of(authority: str) -> str:
+    """The host of `host`, `host:port`, `[::1]:port`."""
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0]
+
+
+def is_foreign_page(method: str, host: str, *, site: str, origin: str) -> bool:
+    """Did a page of another origin send it?  Decided by fetch metadata, otherwise by `Origin`."""
+    if method in SAFE:
+        return False
+    if site:
+        return site not in {"same-origin", "none"}
+    if origin:
+        return _authority(origin) != host.lower()
+    return False  # not a browser: current ones send at least one of them
+
+
+def _authority(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _bare(name: str) -> str:
+    return name.lower().removesuffix(".").strip("[]")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+class RequestHead:
+    """The headers that the gateway needs, read once, and the size of all."""
+
+    __slots__ = ("is_ambiguous", "size", "values")
+
+    def __init__(self, scope: Scope) -> None:
+        self.values: dict[bytes, str] = {}
+        self.size = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
+        self.is_ambiguous = False
+        for name, value in scope["headers"]:
+            self.size += len(name) + len(value) + 4
+            if name in _READ:
+                text = value.decode("latin-1")
+                if name in self.values:
+                    self.is_ambiguous = self.is_ambiguous or name in _ONCE
+                    text = f"{self.values[name]}, {text}"
+                self.values[name] = text
+        if b"transfer-encoding" in self.values and b"content-length" in self.values:
+            self.is_ambiguous = True  # request smuggling: two different ends of the body
+
+    def __getitem__(self, name: bytes) -> str:
+        return self.values.get(name, "")
+
+    @property
+    def token(self) -> str:
+        """The token, sent as `Bearer` or as the password of `Basic`, as from a .netrc."""
+        kind, _, rest = self[b"authorization"].partition(" ")
+        match kind.lower():
+            case "bearer":
+                return rest.strip()
+            case "basic":
+                try:
+                    return b64decode(rest.strip(), validate=True).decode("latin-1").partition(":")[2]
+                except (Error, ValueError):
+                    return ""
+        return ""
+
+    @property
+    def body_length(self) -> int | None:
+        """Length of the body: 0 if there is none, None if it is chunked."""
+        if b"transfer-encoding" in self.values:
+            return None
+        length = self[b"content-length"].strip()
+        return int(length) if length.isascii() and length.isdecimal() and len(length) < 19 else 0
+
+
+class BodyTooLarge(Problem):
+    """Raised to the reader of the body; the gateway answers with it in any case."""
+
+    def __init__(self, limit: int) -> None:
+        cure = "split it into several requests; a batch may be larger than a single job"
+        super().__init__(413, "request body too large", f"the limit is {format_size(limit)}", cure=cure)
+
+
+class RequestBody:
+    """The body of one request, with its limit."""
+
+    def __init__(self, receive: Receive, head: RequestHead, limit: int) -> None:
+        self._receive, self.limit = receive, limit
+        self.length = head.body_length
+        self.is_whole = self.length == 0
+        self.is_too_big = (self.length or 0) > limit
+        self._waits = "100-continue" in head[b"expect"].lower()  # the client waits for `100 Continue`
+        self._taken = 0
+
+    async def receive(self) -> Message:
+        if self.is_too_big:
+            raise BodyTooLarge(self.limit)
+        message = await self._receive()
+        self._waits = False
+        if message["type"] == "http.request":
+            self._taken += len(message.get("body", b""))
+            self.is_whole = self.is_whole or not message.get("more_body", False)
+            if self._taken > self.limit:
+                self.is_too_big = True
+                raise BodyTooLarge(self.limit)
+        return message
+
+    async def finish(self) -> bool:
+        """Before an answer begins: read a small rest, and return whether the body is complete."""
+        if not self.is_whole and not self._waits and 0 < (self.length or 0) <= SMALL_BYTES:
+            await self._let_run_out(SMALL_BYTES)
+        return self.is_whole
+
+    async def linger(self) -> None:
+        """After an answer: drain the body for a moment, as a client that is still sending does not read."""
+        if not self.is_whole and not self._waits:
+            await self._let_run_out(LINGER_BYTES)
+
+    async def _let_run_out(self, most: int) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while not self.is_whole and most > 0:
+                    message = await self._receive()
+                    if message["type"] != "http.request":
+                        return
+                    most -= len(message.get("body", b""))
+                    self.is_whole = not message.get("more_body", False)
+
+
+class ResponseSender:
+    """Sends the answer, with the headers of every answer, after the request was read."""
+
+    def __init__(self, send: Send, body: RequestBody, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self._send, self._body, self._headers = send, body, headers
+        self.has_begun = False
+        self.status = 0  # until it has begun
+        self._has_to_linger = False
+
+    async def send(self, message: Message) -> None:
+        """Send a message of a route; drop it if the request body is too large."""
+        if self._body.is_too_big and not self.has_begun:
+            return
+        if message["type"] == "http.response.start":
+            await self._begin(message)
+        elif self._has_to_linger and not message.get("more_body", False):
+            await self._send({**message, "more_body": True})
+            await self._body.linger()
+            await self._send({"type": "http.response.body", "body": b""})
+        else:
+            await self._send(message)
+
+    async def refuse(self, problem: Problem, scope: Scope, headers: dict[str, str]) -> None:
+        """Send the problem instead of an answer of the route."""
+        self._body.is_too_big = False
+        await problem.response(headers)(scope, self._body.receive, self.send)
+
+    async def _begin(self, message: Message) -> None:
+        self.has_begun, self.status = True, message["status"]
+        headers = list(message.get("headers", ()))
+        there = {name for name, _ in headers}
+        headers += [pair for pair in self._headers if pair[0] not in there]
+        if not await self._body.finish():
+            self._has_to_linger = True
+            headers.append((b"connection", b"close"))
+        await self._send({**message, "headers": headers})
 
 
 class GatewayOptions(TypedDict, total=False):
@@ -96,12 +279,7 @@ class Gateway:
     """The gateway of one API."""
 
     def __init__(
-        self,
-        inside: ASGIApp,
-        tokens: TokenCheck,
-        refusals: Refusals,
-        is_pressed: Callable[[], bool],
-        **options: Unpack[GatewayOptions],
+        self, inside: ASGIApp, tokens: TokenCheck, refusals: Refusals, **options: Unpack[GatewayOptions]
     ) -> None:
         self.inside, self.tokens, self._clock = inside, tokens, options.get("clock", time.monotonic)
         self._refusals = refusals
@@ -110,7 +288,6 @@ class Gateway:
         self._rates = Rates(self._limits.rate, self._limits.burst) if self._limits.rate else None
         rate = self._limits.anonymous_rate
         self._anonymous, self._failures = Rates(rate, 2 * rate), Failures(self._limits.failures_rate)
-        self._admission = AdmissionQueue(is_pressed=is_pressed)
         self.at_work = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,8 +304,6 @@ class Gateway:
             return
         self.at_work += 1
         try:
-            if scope["path"] != LIVE:
-                await self._admission.enter()
             await self.inside(scope, body.receive, leaving.send)
         except (BodyTooLarge, ClientDisconnect):
             pass  # answered below; or the client has disconnected
@@ -145,7 +320,7 @@ class Gateway:
         state = scope.setdefault("state", {})
         peer: Identity | None = state.get("peer")  # of the unix socket, by the credentials of the operating system
         if peer is None:
-            self._believe_proxy(scope, head)
+            self._apply_proxy_headers(scope, head)
             self._check_origin(scope, head)
         if scope["path"] == LIVE:
             return
@@ -154,8 +329,8 @@ class Gateway:
                 503, "server busy", f"{self.at_work} requests are in progress", cure="try again", retry_after_s=1
             )
         address = address_key(scope["client"][0]) if scope.get("client") else ""
-        if scope["path"] in OPEN:
-            self._spare(self._anonymous.wait_s(address, self._clock()))
+        if scope["path"] in OPEN_PATHS:
+            self._limit(self._anonymous.wait_s(address, self._clock()))
             return
         state["identity"] = peer or await self._identify(head.token, address)
         if body.is_too_big:
@@ -170,7 +345,7 @@ class Gateway:
             most = f"request line and headers may have at most {self._limits.head_bytes} bytes"
             raise Problem(431, "request headers too large", most, cure="send fewer or shorter headers")
 
-    def _believe_proxy(self, scope: Scope, head: RequestHead) -> None:
+    def _apply_proxy_headers(self, scope: Scope, head: RequestHead) -> None:
         client = scope.get("client")
         if self._proxies is None or client is None or not self._proxies.has(client[0]):
             return
@@ -202,13 +377,13 @@ class Gateway:
             raise problem_of(error) from error
         now = self._clock()
         if identity is None:
-            self._spare((self._failures if token else self._anonymous).wait_s(address, now))
+            self._limit((self._failures if token else self._anonymous).wait_s(address, now))
             raise Problem(401, "authentication required", "the request has no valid token", cure=CURE)
         if self._rates is not None and identity.budget:
-            self._spare(self._rates.wait_s(identity.budget, now))
+            self._limit(self._rates.wait_s(identity.budget, now))
         return identity
 
-    def _spare(self, wait_s: float) -> None:
+    def _limit(self, wait_s: float) -> None:
         if wait_s > 0:
             cure = f"wait {ceil(wait_s)} s; `server.rate` is the limit of each token"
             raise Problem(429, "too many requests", "the rate limit is exceeded", cure=cure, retry_after_s=ceil(wait_s))

@@ -1,16 +1,18 @@
 """Batching of single `POST /jobs` requests: concurrent ones share a write.
 
 A write of twenty jobs costs little more than one of a single job: in the store, and in the loops and threads that it
-wakes.  So a write waits a moment for as many requests as there were lately:
+wakes.  While one write is in progress the next batch collects; then it waits a moment for as many requests as there
+were lately, because clients that were just answered send again.  A request that is alone is written at once.
 
-    no other request lately     written at once
-    as many as lately waiting   written at once
-    fewer                       they wait a moment for others; then fewer are expected
+Measured in turns with and without (2,000 creates, SQLite): with 16 clients 0.09 store calls and 0.24 ms of CPU for each
+create instead of 1.03 and 0.37, and 1.5 times the rate; with 64 clients 1.4 times.  Without it the bound of the API
+benchmark, 0.3 x an empty FastAPI route, would be missed with 16 clients (0.4 x with it on a quiet machine).
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import NamedTuple
 
 from pollux.app import Operations
@@ -20,10 +22,9 @@ from pollux.model import Note
 from pollux.store.contract import JobPut
 
 AT_ONCE = 20  # as many as the audit log lists one by one
-LANES = 2  # concurrent writes: while one is in progress, the next one may wait in the store itself
 MOMENT_S = 0.002  # about the time of a disk write
 MOMENTS_MAX = 3  # as long as requests arrive in each of them
-LINES_MAX = 1_000  # remembered queues
+QUEUES_MAX = 1_000  # remembered callers
 
 
 class BatchedPut(NamedTuple):
@@ -44,26 +45,46 @@ class _BatchQueue:
     def __init__(self, version: int | None) -> None:
         self.version = version
         self.waiting: list[_Waiting] = []
-        self.under_way: set[asyncio.Future[None]] = set()
-        self.called = 0  # writes that have begun and not yet taken their batch
-        self.inside = 0  # waiting or being written
-        self.expected = 1  # the largest recent `inside`
-        self.moment: asyncio.TimerHandle | None = None  # while the batch collects
-        self.moments = 0  # delays so far
-        self.came = 0  # size of `waiting` when the last delay began
+        self.expected = 1  # the most requests lately that waited or were being written
+        self.is_full = asyncio.Event()  # as many wait as are expected
+        self.writer: asyncio.Task[None] | None = None  # while any wait
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.inside
-
-    def enter(self, put: JobPut) -> asyncio.Future[BatchedPut]:
+    def enter(self, operations: Operations, put: JobPut) -> asyncio.Future[BatchedPut]:
         waiting = _Waiting(put, asyncio.get_running_loop().create_future())
         self.waiting.append(waiting)
-        self.inside += 1
-        self.expected = max(self.expected, self.inside)
+        if len(self.waiting) >= min(AT_ONCE, self.expected):
+            self.is_full.set()
+        if self.writer is None:
+            self.writer = asyncio.create_task(self._write_all(operations))
         return waiting.answer
 
-    def next_batch(self) -> list[_Waiting]:
+    async def _write_all(self, operations: Operations) -> None:
+        """Write batch by batch; the first includes all that arrive in the same iteration of the loop."""
+        try:
+            while self.waiting:
+                await self._collect()
+                batch = self._next_batch()
+                await _write(operations, batch, self.version)
+                self.expected = max(self.expected, len(batch) + len(self.waiting))
+        finally:
+            self.writer = None
+            _fail(self.waiting, asyncio.CancelledError())  # none, unless the loop ends
+
+    async def _collect(self) -> None:
+        """Wait for the expected number of requests, at most some moments; if fewer come, expect fewer next time."""
+        for _ in range(MOMENTS_MAX):
+            before = len(self.waiting)
+            if before >= min(AT_ONCE, self.expected):
+                return
+            self.is_full.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MOMENT_S):
+                    await self.is_full.wait()
+            if len(self.waiting) == before:
+                break
+        self.expected = (self.expected + len(self.waiting)) // 2
+
+    def _next_batch(self) -> list[_Waiting]:
         batch: dict[str, _Waiting] = {}
         while self.waiting and len(batch) < AT_ONCE and self.waiting[0].put.job.id not in batch:
             first = self.waiting.pop(0)
@@ -75,90 +96,41 @@ class JobBatcher:
     """Batches single `POST /jobs` requests into common writes."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[str, int | None], _BatchQueue] = {}
+        self._queues: dict[tuple[str, int | None], _BatchQueue] = {}
 
     async def add(self, operations: Operations, caller: str, put: JobPut, version: int | None) -> BatchedPut:
         """Add one job, in one write with concurrent ones of the same caller."""
-        line = self._line(caller, version)
-        answer = line.enter(put)
-        self._look(operations, line)
-        return await answer
+        queue = self._queues.get((caller, version))
+        if queue is None:
+            if len(self._queues) >= QUEUES_MAX:
+                self._queues = {key: each for key, each in self._queues.items() if each.writer is not None}
+            queue = self._queues[caller, version] = _BatchQueue(version)
+        return await queue.enter(operations, put)
 
-    def _line(self, caller: str, version: int | None) -> _BatchQueue:
-        line = self._lines.get((caller, version))
-        if line is None:
-            if len(self._lines) >= LINES_MAX:
-                self._lines = {key: each for key, each in self._lines.items() if not each.is_empty}
-            line = self._lines[caller, version] = _BatchQueue(version)
-        return line
 
-    def _look(self, operations: Operations, line: _BatchQueue) -> None:
-        """Write now, or let the batch collect: first until the current write ends, as its callers mostly send again."""
-        here = len(line.waiting) - AT_ONCE * line.called
-        if here <= 0 or len(line.under_way) >= LANES:
-            return
-        if here >= min(AT_ONCE, line.expected):
-            self._go_on(operations, line)
-        elif not line.under_way and line.moment is None:
-            self._wait(operations, line)
-
-    def _wait(self, operations: Operations, line: _BatchQueue) -> None:
-        line.moments, line.came = line.moments + 1, len(line.waiting)
-        line.moment = asyncio.get_running_loop().call_later(MOMENT_S, self._waited, operations, line)
-
-    def _waited(self, operations: Operations, line: _BatchQueue) -> None:
-        """After a delay: another one if the batch grew; otherwise write, and expect fewer next time."""
-        if len(line.waiting) > line.came and line.moments < MOMENTS_MAX:
-            self._wait(operations, line)
-        else:
-            line.expected = (line.expected + line.inside) // 2
-            self._go_on(operations, line)
-
-    def _go_on(self, operations: Operations, line: _BatchQueue) -> None:
-        """Begin one more write; it includes all that arrive in the same iteration of the loop."""
-        if line.moment is not None:
-            line.moment.cancel()
-        line.moment, line.moments, line.called = None, 0, line.called + 1
-        writing = asyncio.ensure_future(self._write_next(operations, line))
-        line.under_way.add(writing)
-
-        def ended(done: asyncio.Future[None]) -> None:
-            line.under_way.discard(done)
-            self._look(operations, line)
-
-        writing.add_done_callback(ended)
-
-    async def _write_next(self, operations: Operations, line: _BatchQueue) -> None:
-        line.called -= 1
-        batch = line.next_batch()
+async def _write(operations: Operations, batch: list[_Waiting], version: int | None) -> None:
+    """Write the batch and answer every request of it in any case."""
+    try:
+        puts = [each.put for each in batch]
+        written, stops = await asyncio.gather(
+            operations.jobs.put_each(puts, version=version), operations.pauses.stops()
+        )
+    except InvalidInput as error:  # of one of them: write each by itself
+        if len(batch) == 1:
+            _fail(batch, error)
         try:
-            await self._write(operations, batch, line.version)
+            for each in batch if len(batch) > 1 else ():
+                await _write(operations, [each], version)
         finally:
-            line.inside -= len(batch)
-
-    async def _write(self, operations: Operations, batch: list[_Waiting], version: int | None) -> None:
-        """Write the batch and answer every request of it in any case."""
-        try:
-            puts = [each.put for each in batch]
-            written, stops = await asyncio.gather(
-                operations.jobs.put_each(puts, version=version), operations.pauses.stops()
-            )
-        except InvalidInput as error:  # of one of them: write each by itself
-            if len(batch) == 1:
-                _fail(batch, error)
-            try:
-                for each in batch if len(batch) > 1 else ():
-                    await self._write(operations, [each], version)
-            finally:
-                _fail(batch, asyncio.CancelledError())  # the ones not reached
-        except BaseException as error:
-            _fail(batch, error if isinstance(error, Exception) else asyncio.CancelledError())
-            if not isinstance(error, Exception):
-                raise
-        else:
-            for each, said in zip(batch, written, strict=True):
-                if not each.answer.done():
-                    each.answer.set_result(BatchedPut(said, stops))
+            _fail(batch, asyncio.CancelledError())  # the ones not reached
+    except BaseException as error:
+        _fail(batch, error if isinstance(error, Exception) else asyncio.CancelledError())
+        if not isinstance(error, Exception):
+            raise
+    else:
+        for each, result in zip(batch, written, strict=True):
+            if not each.answer.done():
+                each.answer.set_result(BatchedPut(result, stops))
 
 
 def _fail(batch: list[_Waiting], error: BaseException) -> None:

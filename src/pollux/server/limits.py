@@ -2,7 +2,7 @@
 
 Memory is bounded: only the latest clients are remembered, and a forgotten one gains no more than a short wait would
 have given.  Every refusal is counted; wrong tokens and too low roles are logged, the same client once a minute and ten
-lines a minute in all, so that a stranger cannot fill the log.  None is in the audit log, which records changes.
+lines a minute in all, so that a client cannot fill the log.  None is in the audit log, which records changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlette.types import Scope
 from pollux.events import Events, RequestRefused
 from pollux.log_format import safe
 from pollux.observe.logs import LogThrottle
-from pollux.server.roles import Identity
+from pollux.server.auth import Identity
 
 KEYS_MAX = 10_000
 FAILURES_RATE = 5.0  # wrong tokens a second, of one address; then it has to wait
@@ -32,14 +32,14 @@ class ApiLimits(Struct, frozen=True, kw_only=True):
 
     rate: float = 50.0  # requests a second of one token; 0: unlimited
     burst: float = 100.0
-    anonymous_rate: float = 10.0  # requests a second without a good token, of one address; twice as many at once
+    anonymous_rate: float = 10.0  # requests a second without a valid token, of one address; twice as many at once
     failures_rate: float = FAILURES_RATE
     at_work: int = 256  # requests at the same time
     connections: int = 1_000
     per_address: int = 64  # connections, off the machine itself
     head_bytes: int = 16_384  # request line and headers
     head_s: float = 10.0
-    body_bytes: int = BATCH_BODY_MAX  # whatever the route; most take less
+    body_bytes: int = BATCH_BODY_MAX  # of any route; most allow less
     body_s: float = 30.0
     body_rate: float = 1_024.0  # bytes a second at least,
     body_begin_s: float = 5.0  # after this long
@@ -126,8 +126,8 @@ class Refusals:
 
     def __init__(self, counts: MutableMapping[int, int], events: Events, clock: Callable[[], float]) -> None:
         self.counts, self._events, self._clock = counts, events, clock
-        self._sparing, self._lines = LogThrottle(now=clock), Rates(LINES_A_MINUTE / 60, LINES_A_MINUTE)
-        self._untold = 0
+        self._throttle, self._lines = LogThrottle(now=clock), Rates(LINES_A_MINUTE / 60, LINES_A_MINUTE)
+        self._unlogged = 0
 
     def take(self, status: int, scope: Scope, *, has_token: bool = True) -> None:
         """Count one.  Without a token it is not logged: it is no attempt at guessing one."""
@@ -135,29 +135,29 @@ class Refusals:
             return
         self.counts[status] = self.counts.get(status, 0) + 1
         if status in {401, 403} and has_token:
-            self._tell(status, scope)
+            self._log(status, scope)
 
-    def _tell(self, status: int, scope: Scope) -> None:
+    def _log(self, status: int, scope: Scope) -> None:
         identity: Identity | None = scope.get("state", {}).get("identity")
         who = _address(scope) if identity is None else identity.name
-        left_out = self._sparing.left_out((status, who))
+        left_out = self._throttle.left_out((status, who))
         if left_out is None:
             return
         if self._lines.wait_s("", self._clock()) > 0:
-            self._untold += left_out + 1
+            self._unlogged += left_out + 1
             return
-        more, self._untold = left_out + self._untold, 0
+        more, self._unlogged = left_out + self._unlogged, 0
         self._events.emit(RequestRefused(status, safe(who), _why(status, identity, scope), more))
 
 
 def _why(status: int, identity: Identity | None, scope: Scope) -> str:
     if status == 401:
-        return "the token is not good"  # without the path: it may contain a token
+        return "the token is invalid"  # without the path: it may contain a token
     if identity is None:
-        return "a page of another site sent it"
-    return f"{scope['method']} {safe(scope['path'], PATH_CHARS_MAX)} is not for the role {identity.role.word}"
+        return "a cross-site request"
+    return f"{scope['method']} {safe(scope['path'], PATH_CHARS_MAX)} is not allowed for the role {identity.role.word}"
 
 
 def _address(scope: Scope) -> str:
     client: Any = scope.get("client")
-    return str(client[0]) if client else "somebody"
+    return str(client[0]) if client else "unknown"

@@ -10,9 +10,8 @@ from msgspec import Struct
 
 from pollux.config import Config, load_config
 from pollux.errors import InvalidInput
-from pollux.server.hosts import refuse_in_the_clear
 from pollux.server.limits import ApiLimits
-from pollux.server.tls import Certificate
+from pollux.server.sockets import Certificate, refuse_in_the_clear
 from pollux.store.local_files import OFF, SOCKET, TOKEN, beside, socket_path, state_folder
 
 PORT = 8060
@@ -70,8 +69,8 @@ def nearby_options(store_url: str, environ: Mapping[str, str]) -> ServerOptions 
     POLLUX_SERVER=false turns it off, POLLUX_SERVER_SOCKET names it.  All memory stores have the same URL, so the socket
     of such a node is named after its process.
     """
-    said = {name: value for name, value in environ.items() if name in ("POLLUX_SERVER", "POLLUX_SERVER_SOCKET")}
-    config = load_config(None, environ=said, arguments={}, with_jobs=False)
+    variables = {name: value for name, value in environ.items() if name in ("POLLUX_SERVER", "POLLUX_SERVER_SOCKET")}
+    config = load_config(None, environ=variables, arguments={}, with_jobs=False)
     if not config.server_enabled or config.server_socket == OFF:
         return None
     is_shared = "://" in store_url and not store_url.startswith("memory:")

@@ -80,9 +80,9 @@ class Problem(Exception):
     def document(self) -> dict[str, Any]:
         document = {"type": "about:blank", "title": self.title, "status": self.status, **self.more}
         if self.detail:
-            document["detail"] = said(self.detail)
+            document["detail"] = shown(self.detail)
         if self.cure:
-            document["cure"] = said(self.cure)
+            document["cure"] = shown(self.cure)
         return document
 
     def response(self, headers: Mapping[str, str] | None = None) -> Response:
@@ -90,7 +90,7 @@ class Problem(Exception):
         return Response(body, status_code=self.status, media_type=KIND, headers=headers)
 
 
-def said(text: str) -> str:
+def shown(text: str) -> str:
     """The text without secrets and without control characters."""
     return printable(hide(text))
 
@@ -99,16 +99,16 @@ def problem_of(error: PolluxError) -> Problem:
     """The `Problem` for an error of ours, with every problem of a body at once."""
     status, title, usual = next(known[1:] for known in _STATUS if isinstance(error, known[0]))
     if isinstance(error, InvalidConfig):
-        each = [_one(one) for one in error.problems[:PROBLEMS_MAX]]
-        words = "; ".join(at_place(one["where"], one["what"]) for one in each[:5])
-        detail = f"{len(error.problems)} problems: {words}" if len(error.problems) > 1 else words
+        each = [_field_problem(one) for one in error.problems[:PROBLEMS_MAX]]
+        detail = "; ".join(at_place(one["where"], one["what"]) for one in each[:5])
+        detail = f"{len(error.problems)} problems: {detail}" if len(error.problems) > 1 else detail
         cure = next((one["cure"] for one in each if one["cure"]), usual)
         return Problem(status, title, detail, cure=cure, problems=each)
     if isinstance(error, InvalidInput):
-        words = at_place(error.where, error.what)
-        return Problem(status, title, words, cure=error.cure or usual, problems=[_one(error)])
-    words, cure = getattr(error, "what", "") or str(error), getattr(error, "cure", "") or usual
-    return Problem(status, title, words, cure=cure, **getattr(error, "found", {}))
+        detail = at_place(error.where, error.what)
+        return Problem(status, title, detail, cure=error.cure or usual, problems=[_field_problem(error)])
+    detail, cure = getattr(error, "what", "") or str(error), getattr(error, "cure", "") or usual
+    return Problem(status, title, detail, cure=cure, **getattr(error, "found", {}))
 
 
 def with_places(error: InvalidInput, usual: str) -> InvalidInput:
@@ -120,8 +120,8 @@ def with_places(error: InvalidInput, usual: str) -> InvalidInput:
     return InvalidConfig(named) if isinstance(error, InvalidConfig) else named[0]
 
 
-def _one(error: InvalidInput) -> dict[str, str]:
-    return {"where": said(error.where), "what": said(error.what), "cure": said(error.cure)}
+def _field_problem(error: InvalidInput) -> dict[str, str]:
+    return {"where": shown(error.where), "what": shown(error.what), "cure": shown(error.cure)}
 
 
 def refusal_of(error: Exception, request: Request) -> Response:
@@ -136,8 +136,3 @@ def refusal_of(error: Exception, request: Request) -> Response:
     log.error("request %s %s failed, error %s", request.method, path, number, exc_info=error)
     cure = f"search the log of the node for {number}, and report it"
     return Problem(500, "internal error", cure=cure, id=number).response()
-
-
-async def answer_problem(request: Request, error: Exception) -> Response:
-    """The response for an exception raised outside of a route."""
-    return refusal_of(error, request)

@@ -3,7 +3,7 @@
     routes = Routes("jobs")
 
     @routes.put("/api/v2/jobs/{job_id}", Role.OPERATOR)
-    async def change(desk: RequestContext, job_id: str, body: JobBody, query: JobQuery) -> JobView:
+    async def change(context: RequestContext, job_id: str, body: JobBody, query: JobQuery) -> JobView:
         ...
 
 A function gets the segments of the path by name, and `body` and `query` as the Structs of their annotations, decoded
@@ -15,9 +15,10 @@ description.  A missing body is an empty object if none of its fields is require
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, get_type_hints
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -27,10 +28,10 @@ from starlette.types import Receive, Scope, Send
 
 from pollux.app import Operations, Pollux
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, StoreError, StoreMoved
+from pollux.server.auth import Identity, Role
 from pollux.server.idempotency import KEY_HEADER, answered_once
 from pollux.server.limits import BODY_MAX
 from pollux.server.problems import LINE_END, Problem, refusal_of, with_places
-from pollux.server.roles import Identity, Role
 from pollux.server.schemas.reading import (
     UnfitBody,
     fields,
@@ -44,6 +45,10 @@ from pollux.server.schemas.reading import (
 
 Raw = Callable[["RequestContext"], Awaitable[Response]]
 NO_CONTENT = 204
+AT_ONCE = 50  # views of jobs or runs, or parsed bodies, in one iteration of the loop: two or three milliseconds
+
+S = TypeVar("S")
+T = TypeVar("T")
 _KEY_HEADER = KEY_HEADER.lower().encode()
 _PART = re.compile(r"\{(\w+)\}")
 
@@ -65,9 +70,6 @@ class RequestContext(NamedTuple):
                 f"{self.identity.name} has the role {self.identity.role.word}, this needs {role.word}",
                 cure=f"`pollux token create --role {role.word}`",
             )
-
-
-Desk = RequestContext
 
 
 class Reply(NamedTuple):
@@ -103,7 +105,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     also_wrong: Callable[[UnfitBody], list[InvalidInput]] | None = None  # checks the fields that were decoded
     refuses: tuple[int, ...] = ()  # its specific error statuses
     beyond: str = ""  # what is refused although it matches the schema, because no schema can express it
-    parts_say: Mapping[str, Any] = {}  # schemas of segments of the path
+    parts_schema: Mapping[str, Any] = {}  # schemas of segments of the path
 
     @property
     def is_body_needed(self) -> bool:
@@ -117,21 +119,21 @@ class Operation(Struct, frozen=True, kw_only=True):
             raise with_places(error, "query" if self.body is None else "body") from error.__cause__
         except Conflict:
             if self.method != "GET":
-                await _refuse_sealed(desk_of(request))
+                await _refuse_sealed(context_of(request))
             raise
 
     async def _answered(self, request: Request) -> Response:
-        desk = desk_of(request)
+        context = context_of(request)
         if self.role is not None:
-            desk.refuse_below(self.role)
+            context.refuse_below(self.role)
         if self.is_raw:
-            response: Response = await self.call(desk)
+            response: Response = await self.call(context)
             return response
         given: dict[str, Any] = {name: unquoted(request.path_params[name]) for name in self.parts}
         if self.query is not None:
             given["query"] = read_query(self.query, request.scope["query_string"])
         if self.body is None:
-            return await self._reply(desk, given, b"")
+            return await self._reply(context, given, b"")
         data = await read_bytes(request, self.body_max)
         value = {} if not data and not self.is_body_needed else json_of(data)
         try:
@@ -139,18 +141,18 @@ class Operation(Struct, frozen=True, kw_only=True):
         except UnfitBody as error:
             more = self.also_wrong(error) if self.also_wrong is not None and error.partial is not None else []
             raise InvalidConfig([*error.problems, *more]) from None
-        return await self._reply(desk, given, data)
+        return await self._reply(context, given, data)
 
-    async def _reply(self, desk: RequestContext, given: dict[str, Any], data: bytes) -> Response:
-        key = header_of(desk.request, _KEY_HEADER) if self.keyed else None
+    async def _reply(self, context: RequestContext, given: dict[str, Any], data: bytes) -> Response:
+        key = header_of(context.request, _KEY_HEADER) if self.keyed else None
         if key is None:
-            return self._response(await self.call(desk, **given))
+            return self._response(await self.call(context, **given))
 
         async def call(once: str) -> Response:
-            return self._response(await self.call(desk._replace(once=once), **given))
+            return self._response(await self.call(context._replace(once=once), **given))
 
-        scope = f"{desk.identity.name} {self.method} {desk.request.scope['path']}"
-        return await answered_once(desk.operations, scope, key, data, call)
+        scope = f"{context.identity.name} {self.method} {context.request.scope['path']}"
+        return await answered_once(context.operations, scope, key, data, call)
 
     def _response(self, value: Any) -> Response:
         if isinstance(value, Response):
@@ -161,18 +163,18 @@ class Operation(Struct, frozen=True, kw_only=True):
         return Response(msgspec.json.encode(value) + LINE_END, status, headers, media_type=self.kind)
 
 
-def desk_of(request: Request) -> RequestContext:
+def context_of(request: Request) -> RequestContext:
     identity: Identity | None = request.scope.get("state", {}).get("identity")
-    app: Pollux = request.app.state.pollux
+    app: Pollux = request.app.pollux
     if identity is None:  # an open route
         return RequestContext(request, Identity("nobody", Role(0)), app, app.operations)
     return RequestContext(request, identity, app, app.operations.as_actor(identity.name))
 
 
-async def _refuse_sealed(desk: RequestContext) -> None:
+async def _refuse_sealed(context: RequestContext) -> None:
     """Raise `StoreMoved` instead of a conflict, as the cure of a conflict cannot help on a store that was moved."""
     try:
-        what, _, cure = (await desk.app.sealed()).partition("; ")
+        what, _, cure = (await context.app.sealed()).partition("; ")
     except StoreError:
         return
     if what:
@@ -185,6 +187,7 @@ class PathHandler:
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.operations = {operation.method: operation for operation in operations}
         self.path = operations[0].path
+        self.pattern = re.compile(_PART.sub(r"(?P<\1>[^/]+)", self.path))
         methods = set(self.operations) | ({"HEAD"} if "GET" in self.operations else set())
         self.allow = ", ".join(sorted(methods | {"OPTIONS"}))
 
@@ -262,7 +265,7 @@ class Routes:
         return add
 
 
-def places_of(routes: Sequence[Routes]) -> list[PathHandler]:
+def path_handlers(routes: Sequence[Routes]) -> list[PathHandler]:
     """Every path once, fixed ones before those with parameters in the same segment."""
     by_path: dict[str, list[Operation]] = {}
     for each in routes:
@@ -270,3 +273,24 @@ def places_of(routes: Sequence[Routes]) -> list[PathHandler]:
             by_path.setdefault(operation.path, []).append(operation)
     paths = sorted(by_path, key=lambda path: [part.startswith("{") for part in path.split("/")])
     return [PathHandler(by_path[path]) for path in paths]
+
+
+# The engine runs on the same loop, so a route that computes for more than some milliseconds delays firings.
+
+
+async def in_pieces(items: Sequence[S]) -> AsyncIterator[tuple[int, S]]:
+    """Yield the items with their indexes; the loop runs in between."""
+    for number, item in enumerate(items):
+        if number and number % AT_ONCE == 0:
+            await asyncio.sleep(0)
+        yield number, item
+
+
+async def each_made(make: Callable[[S], T], items: Sequence[S]) -> list[T]:
+    """The result of `make` for each item; the loop runs in between."""
+    made: list[T] = []
+    for start in range(0, len(items), AT_ONCE):
+        if start:
+            await asyncio.sleep(0)
+        made += [make(item) for item in items[start : start + AT_ONCE]]
+    return made

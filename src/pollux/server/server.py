@@ -25,13 +25,19 @@ from pollux.app import Pollux
 from pollux.app.process import has_started
 from pollux.errors import Conflict, InvalidInput
 from pollux.secrets import hide
-from pollux.server.hosts import Hosts, Proxies, is_loopback, refuse_in_the_clear
+from pollux.server.auth import Identity, Role, TokenCheck
 from pollux.server.limits import ApiLimits
 from pollux.server.options import ServerOptions
-from pollux.server.roles import Identity, Role
-from pollux.server.sockets import UnixSocket, holder_of, listen, peer_of
-from pollux.server.tls import HANDSHAKE_S, Certificate
-from pollux.server.tokens import TokenCheck
+from pollux.server.sockets import (
+    HANDSHAKE_S,
+    Certificate,
+    UnixSocket,
+    holder_of,
+    is_loopback,
+    listen,
+    peer_of,
+    refuse_in_the_clear,
+)
 from pollux.store.local_files import AnnouncedNode, announce
 
 if TYPE_CHECKING:
@@ -60,17 +66,17 @@ async def make_first_token(app: Pollux, file: Path) -> str:
             error.strerror,
         )
         return ""
-    with os.fdopen(descriptor, "w") as paper:
-        made = await app.operations.as_actor("server").tokens.first_token()
-        if made is not None:
-            paper.write(f"{made.secret}\n")
-    if made is None:
+    with os.fdopen(descriptor, "w") as out:
+        token = await app.operations.as_actor("server").tokens.first_token()
+        if token is not None:
+            out.write(f"{token.secret}\n")
+    if token is None:
         with suppress(OSError):
             draft.unlink()
         return ""
     draft.replace(file)
     log.info("first start: an admin token was created in %s", file)
-    return made.secret
+    return token.secret
 
 
 NOT_STARTED = "this node was not started, and nothing was changed"
@@ -88,29 +94,29 @@ class ApiServer:
         self.port = 0  # until it listens
         self.first_token = ""  # made by this start
         self.socket: UnixSocket | None = None  # while it listens there
-        self._may_listen_there = True  # until the path turns out to be unusable
+        self._may_have_socket = True  # until the path turns out to be unusable
         self._certificate: Certificate | None = None
-        self._reach: list[socket.socket] | None = None  # once the port is bound; empty: another process has it
+        self._listeners: list[socket.socket] | None = None  # once the port is bound; empty: another process has it
         self._sockets: list[socket.socket] = []
         self._uvicorn: uvicorn.Server | None = None
         self.connections: Connections | None = None  # while it answers
         self._protocol: Any = None
-        self._nearby: asyncio.Server | None = None  # accepts on the unix socket
+        self._unix_server: asyncio.Server | None = None  # accepts on the unix socket
         self._announced: Path | None = None  # the file that announces the socket
         self._unwatch: Callable[[], object] | None = None  # until the first request on the socket
-        self._first: asyncio.Task[None] | None = None  # loads the framework
-        self._heir: asyncio.Task[None] | None = None  # takes the socket over, and checks that it is still ours
+        self._loading: asyncio.Task[None] | None = None  # loads the framework
+        self._takeover: asyncio.Task[None] | None = None  # takes the socket over, and checks that it is still ours
 
     def take_port(self) -> list[socket.socket]:
         """Bind the port.  Called first, so that a node without its configured port changes nothing."""
         options = self.options
         if not options.has_port:
-            self._reach = []
-            return self._reach
+            self._listeners = []
+            return self._listeners
         refuse_in_the_clear(options.host, has_tls=bool(options.tls), behind_proxy=options.proxies is not None)
-        if self._reach is None:
-            self._reach = self._listen()
-        return self._reach
+        if self._listeners is None:
+            self._listeners = self._listen()
+        return self._listeners
 
     async def start(self) -> bool:
         """Start to answer; false if the default port is in use, which is logged and does not stop the engine."""
@@ -119,22 +125,22 @@ class ApiServer:
             self.tokens.trust(options.token, Identity("token:server.token", Role.ADMIN, "server.token"))
         self._certificate = None if options.tls is None else Certificate(*options.tls)
         try:
-            reach = self.take_port()
-            nook = self._open_socket()
-            if nook is not None and not options.has_port:
-                self._answer_when_asked(nook)
+            listeners = self.take_port()
+            unix_socket = self._open_socket()
+            if unix_socket is not None and not options.has_port:
+                self._answer_on_demand(unix_socket)
             elif self._sockets:
                 if options.token_file is not None and not options.token:
                     self.first_token = await make_first_token(self.app, options.token_file)
-                await self._answer(reach, nook)
+                await self._answer(listeners, unix_socket)
         except BaseException:
             await self.stop()
             raise
-        if options.socket is not None and self._may_listen_there:  # last, as it answers as well
-            self._heir = asyncio.create_task(self._take_over(options.socket), name="pollux socket")
-        if reach:
+        if options.socket is not None and self._may_have_socket:  # last, as it answers as well
+            self._takeover = asyncio.create_task(self._take_over(options.socket), name="pollux socket")
+        if listeners:
             log.info("the API is at %s, with a page to try it: %s/api/v2/docs", self.url, self.url)
-        return bool(reach)
+        return bool(listeners)
 
     @property
     def url(self) -> str:
@@ -171,44 +177,45 @@ class ApiServer:
             if self.options.is_socket_given:
                 raise
             log.warning("no socket for commands on this machine: %s", error)
-            self._may_listen_there = False
+            self._may_have_socket = False
             return None
 
     def _take_socket(self, path: Path) -> socket.socket | None:
-        nook = UnixSocket(path)
-        found = nook.listen()
+        unix_socket = UnixSocket(path)
+        found = unix_socket.listen()
         if found is not None:
-            self.socket = nook
+            self.socket = unix_socket
             self._sockets.append(found)
             node = AnnouncedNode(os.getpid(), hide(str(path)), hide(self.app.store_url), self.app.options.seats)
             self._announced = announce(node)
         return found
 
-    def _answer_when_asked(self, nook: socket.socket) -> None:
+    def _answer_on_demand(self, unix_socket: socket.socket) -> None:
         """Load the framework, in a thread, with the first connection: most programs never get one."""
         loop = asyncio.get_running_loop()
 
-        def knocked() -> None:
-            loop.remove_reader(nook)
-            self._first = loop.create_task(self._answer_first(nook), name="pollux socket, first time")
+        def on_connection() -> None:
+            loop.remove_reader(unix_socket)
+            self._loading = loop.create_task(self._load_and_answer(unix_socket), name="pollux socket, first time")
 
-        loop.add_reader(nook, knocked)
-        self._unwatch = partial(loop.remove_reader, nook)
+        loop.add_reader(unix_socket, on_connection)
+        self._unwatch = partial(loop.remove_reader, unix_socket)
 
-    async def _answer_first(self, nook: socket.socket) -> None:
+    async def _load_and_answer(self, unix_socket: socket.socket) -> None:
         try:
-            await asyncio.to_thread(_bring_framework)
-            await self._answer([], nook)
+            await asyncio.to_thread(_import_framework)
+            await self._answer([], unix_socket)
         except Exception as error:  # noqa: BLE001  a background task; the engine goes on without
             log.warning("no socket for commands on this machine: %s", error)
-            self._may_listen_there = False
-            self._let_go()
+            self._may_have_socket = False
+            self._close_unix_socket()
 
-    async def _answer(self, reach: list[socket.socket], nook: socket.socket | None) -> None:
+    async def _answer(self, listeners: list[socket.socket], unix_socket: socket.socket | None) -> None:
         import uvicorn  # here: a node without an API has no use for the framework
 
         from pollux.server.api import make_api
         from pollux.server.connections import Connections, bounded
+        from pollux.server.gateway import Hosts, Proxies
 
         logging.getLogger("uvicorn.error").setLevel(
             logging.ERROR
@@ -233,30 +240,34 @@ class ApiServer:
         self.connections = Connections(
             limits,
             is_unbounded=lambda address: is_loopback(address) or (proxies is not None and proxies.has(address)),
-            peer_of=self._meet,
+            peer_of=self._peer_of,
         )
         self._protocol = bounded(config.http_protocol_class, self.connections)
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.lifespan = config.lifespan_class(config)
-        await self._accept(self._uvicorn, reach, nook)
+        await self._accept(self._uvicorn, listeners, unix_socket)
 
-    async def _accept(self, server: uvicorn.Server, reach: list[socket.socket], nook: socket.socket | None) -> None:
+    async def _accept(
+        self, server: uvicorn.Server, listeners: list[socket.socket], unix_socket: socket.socket | None
+    ) -> None:
         """As uvicorn's own startup, but with TLS on the port and not on the unix socket."""
         loop, server.servers = asyncio.get_running_loop(), []
-        protocol = self._speaker(server)
+        protocol = self._protocol_factory(server)
         context = None if self._certificate is None else self._certificate.context
-        for each in reach:
+        for each in listeners:
             encrypted: dict[str, Any] = {} if context is None else {"ssl_handshake_timeout": HANDSHAKE_S}
             server.servers.append(await loop.create_server(protocol, sock=each, ssl=context, **encrypted))
-        if nook is not None:
-            await self._accept_there(server, nook)
+        if unix_socket is not None:
+            await self._accept_unix(server, unix_socket)
         server.started = True
 
-    async def _accept_there(self, server: uvicorn.Server, nook: socket.socket) -> None:
-        self._nearby = await asyncio.get_running_loop().create_unix_server(self._speaker(server), sock=nook)
-        server.servers.append(self._nearby)
+    async def _accept_unix(self, server: uvicorn.Server, unix_socket: socket.socket) -> None:
+        self._unix_server = await asyncio.get_running_loop().create_unix_server(
+            self._protocol_factory(server), sock=unix_socket
+        )
+        server.servers.append(self._unix_server)
 
-    def _speaker(self, server: uvicorn.Server) -> Callable[[], Any]:
+    def _protocol_factory(self, server: uvicorn.Server) -> Callable[[], Any]:
         return lambda: self._protocol(config=server.config, server_state=server.server_state, app_state={})
 
     async def _take_over(self, path: Path) -> None:
@@ -264,70 +275,70 @@ class ApiServer:
 
         Also restore our own if its file was removed or replaced.
         """
-        said = ""
+        last_error = ""
         while True:
             await asyncio.sleep(TAKE_OVER_S)
-            if not self._may_listen_there:
+            if not self._may_have_socket:
                 return
             if self.socket is not None and self.socket.is_there():
                 continue
-            self._let_go()
+            self._close_unix_socket()
             try:
                 found = self._take_socket(path)
                 if found is not None and self._uvicorn is None and not self.options.has_port:
-                    self._answer_when_asked(found)
+                    self._answer_on_demand(found)
                 elif found is not None and self._uvicorn is None:
                     await self._answer([], found)
                 elif found is not None and self._uvicorn is not None:
-                    await self._accept_there(self._uvicorn, found)
-                said = ""
+                    await self._accept_unix(self._uvicorn, found)
+                last_error = ""
             except Exception as error:  # noqa: BLE001  a background task; a socket that does not answer is given up
-                self._let_go()
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("no socket for commands on this machine: %s", said)
+                self._close_unix_socket()
+                if str(error) != last_error:
+                    last_error = str(error)
+                    log.warning("no socket for commands on this machine: %s", last_error)
 
-    def _let_go(self) -> None:
+    def _close_unix_socket(self) -> None:
         """Close the unix socket, and remove its file if it is ours."""
-        nook, self.socket = self.socket, None
-        if nook is None:
+        unix_socket, self.socket = self.socket, None
+        if unix_socket is None:
             return
-        self._hide(nook)
-        if self._nearby is not None:
-            self._nearby.close()
+        self._remove_files(unix_socket)
+        if self._unix_server is not None:
+            self._unix_server.close()
             if self._uvicorn is not None:
-                self._uvicorn.servers.remove(self._nearby)
-            self._nearby = None
+                self._uvicorn.servers.remove(self._unix_server)
+            self._unix_server = None
         for each in [each for each in self._sockets if each.family == socket.AF_UNIX]:
             each.close()
             self._sockets.remove(each)
 
-    def _hide(self, nook: UnixSocket) -> None:
+    def _remove_files(self, unix_socket: UnixSocket) -> None:
         """Remove the file and the announcement of the socket."""
-        nook.remove()
+        unix_socket.remove()
         if self._announced is not None:
             self._announced.unlink(missing_ok=True)
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
 
-    def _meet(self, transport: Any) -> Identity | None:
+    def _peer_of(self, transport: Any) -> Identity | None:
         if self._certificate is not None:
             self._certificate.look()
         return peer_of(transport)
 
     async def stop(self) -> None:
-        if self._heir is not None:
-            self._heir.cancel()
-            await asyncio.wait([self._heir])
-            self._heir = None
+        if self._takeover is not None:
+            self._takeover.cancel()
+            await asyncio.wait([self._takeover])
+            self._takeover = None
         if self.socket is not None:
-            self._hide(self.socket)
+            self._remove_files(self.socket)
             self.socket = None
-        if self._first is not None:
-            self._first.cancel()
-            await asyncio.wait([self._first])
-        self._nearby = None
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.wait([self._loading])
+        self._unix_server = None
         if self.connections is not None:
             self.connections.end_streams()
         if self._uvicorn is not None:
@@ -335,7 +346,7 @@ class ApiServer:
             self._uvicorn = None
         for each in self._sockets:
             each.close()
-        self._sockets, self._reach = [], None
+        self._sockets, self._listeners = [], None
         if self.connections is not None:
             self.connections.close()
         await self.tokens.close()
@@ -360,7 +371,7 @@ async def served(
         if server is not None:
             server.take_port()
             if server.options.has_port:
-                _bring_framework()
+                _import_framework()
         if await has_started(app, stop, say, replace=replace) and server is not None:
             await server.start()
         yield server
@@ -371,7 +382,7 @@ async def served(
         await app.close()
 
 
-def _bring_framework() -> None:
+def _import_framework() -> None:
     """Import the framework before the engine starts: its loops would stall for the imports, and its calls time out."""
     for name in (
         "pollux.server.api",

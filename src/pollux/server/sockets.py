@@ -1,4 +1,4 @@
-"""Listening sockets: TCP, the unix socket of a node, and the holder of a port in use.
+"""Listening sockets: TCP with its TLS certificate, the unix socket of a node, and the holder of a port in use.
 
 The unix socket is for its owner alone (0600): whoever can open it can read the files of the store anyway, so the
 credentials of the operating system are the authentication.
@@ -7,24 +7,37 @@ credentials of the operating system are the authentication.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import pwd
 import secrets
 import socket
+import ssl
 import stat
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from pollux.errors import InvalidInput
-from pollux.server.roles import Identity, Role
+from pollux.server.auth import Identity, Role
+
+BACKLOG = 1_024
+PATH_BYTES_MAX = 103  # of every system; Linux allows 107
+LOCALHOST = "localhost"
+LOOK_S = 10.0  # between two checks of the certificate files, while clients connect
+HANDSHAKE_S = 10.0
+
+log = logging.getLogger("pollux")
 
 _PROC = Path("/proc")
 _TABLES = ("net/tcp", "net/tcp6")
 _LISTENS = "0A"
 _OWN = "pollux"
+_PEER = struct.Struct("3i")  # pid, uid, gid
 
 
 def holder_of(port: int) -> str:
@@ -66,12 +79,6 @@ def _process_name(process: Path) -> str:
     return f"{_OWN} {names[names.index(_OWN) + 1]}".strip() if _OWN in names[:-1] else name
 
 
-BACKLOG = 1_024
-PATH_BYTES_MAX = 103  # of every system; Linux allows 107
-LOCALHOST = "localhost"
-_PEER = struct.Struct("3i")  # pid, uid, gid
-
-
 def listen(host: str, port: int) -> list[socket.socket]:
     """Listening sockets; for localhost of both address families, if the machine has them, on one port."""
     if host.lower() != LOCALHOST:
@@ -108,6 +115,28 @@ def _listen(family: int, address: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Is it reachable from this machine only?"""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name may resolve to anything
+
+
+def refuse_in_the_clear(host: str, *, has_tls: bool, behind_proxy: bool) -> None:
+    """Raise unless the API is encrypted, bound to loopback, or behind a proxy that encrypts."""
+    if is_loopback(host) or has_tls or behind_proxy:
+        return
+    raise InvalidInput(
+        f"the API would listen on {host}, and tokens would cross the network in the clear",
+        where="server.host",
+        cure="give it server.tls: {cert: ..., key: ...}; or, if a proxy in front encrypts, --behind-proxy; "
+        "or stay on 127.0.0.1",
+    )
 
 
 class UnixSocket:
@@ -212,3 +241,55 @@ def _user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+class Certificate:
+    """A certificate and its key, in files that may be replaced while it runs."""
+
+    def __init__(self, cert: Path, key: Path) -> None:
+        self._files = (cert, key)
+        self._looked = time.monotonic()
+        self._mark = _mark(self._files)
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.set_alpn_protocols(["http/1.1"])
+        try:
+            self._load(self.context)
+        except (OSError, ssl.SSLError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InvalidInput(
+                f"the certificate {cert} with the key {key} cannot be used: {reason}",
+                where="server.tls",
+                cure="name a certificate (with its chain) and its key, both in PEM, the key without a passphrase",
+            ) from error
+
+    def look(self) -> None:
+        """Load new files; invalid ones change nothing and are logged once."""
+        if time.monotonic() - self._looked < LOOK_S:
+            return
+        self._looked = time.monotonic()
+        mark = _mark(self._files)
+        if mark in (self._mark, None):
+            return
+        self._mark = mark
+        try:
+            self._load(
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            )  # a certificate without its key must not reach the real context
+            self._load(self.context)
+        except (OSError, ssl.SSLError) as error:
+            log.warning("the new certificate %s cannot be used (%s): the old one stays", self._files[0], error)
+        else:
+            log.info("the certificate %s was renewed", self._files[0])
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        cert, key = self._files
+        context.load_cert_chain(cert, key, password=lambda: "")  # never prompts on a terminal
+
+
+def _mark(files: tuple[Path, ...]) -> tuple[int, ...] | None:
+    try:
+        seen = [file.stat() for file in files]
+    except OSError:
+        return None  # being replaced
+    return tuple(number for each in seen for number in (each.st_mtime_ns, each.st_ino, each.st_size))

@@ -181,7 +181,7 @@ class HttpClient:
         """Do one poll in a place of its target; raise a fault of `errors.py`, or `Postponed` if no place is free."""
         name = target or prepared.hop.target
         place = self._places.of(name)
-        await self._places.enter(place, name, patience_s=prepared.patience_s)
+        await self._places.enter(place, name, timeout_s=prepared.wait_s)
         begun = time.perf_counter()
         try:
             return await self._poll(prepared, fingerprint, traceparent, begun)

@@ -118,7 +118,7 @@ def _step(value: Any, step: str | int) -> Any:
 
 
 BUDGET_S = 0.5
-PATIENCE_S = 10.0  # for a child that neither answers nor dies (the machine is that busy)
+CHILD_SECONDS_MAX = 10.0  # for a child that neither answers nor dies (the machine is that busy)
 GONE_S = 5.0  # until a child whose pipe was closed has exited
 SLOW_MAX = 1_000
 _CHILD = Path(__file__).with_name("regex_child.py")
@@ -141,8 +141,8 @@ class RegexWorker:
             try:
                 found = await self._ask(pattern, text[:PATTERN_INPUT_MAX])
             except (asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
-                patience_s = 0.0 if isinstance(error, TimeoutError) else GONE_S
-                if await self._end(patience_s) != -signal.SIGVTALRM:
+                timeout_s = 0.0 if isinstance(error, TimeoutError) else GONE_S
+                if await self._end(timeout_s) != -signal.SIGVTALRM:
                     raise Interrupted("the process that searches was ended, or the machine is too busy") from None
                 if len(self._slow) >= SLOW_MAX:
                     self._slow.pop(next(iter(self._slow)))
@@ -170,13 +170,13 @@ class RegexWorker:
         assert stdout is not None
         question = msgspec.json.encode([pattern, text])
         stdin.write(len(question).to_bytes(_HEAD, "big") + question)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(CHILD_SECONDS_MAX):
             await stdin.drain()
             size = int.from_bytes(await stdout.readexactly(_HEAD), "big")
             found: str | None = msgspec.json.decode(await stdout.readexactly(size))
         return found
 
-    async def _end(self, patience_s: float = 0.0) -> int | None:
+    async def _end(self, timeout_s: float = 0.0) -> int | None:
         """End the child and return its exit status, if there was one.
 
         A child that is dying gets time to do so: a kill at that moment would replace its status.
@@ -186,9 +186,9 @@ class RegexWorker:
             return None
         assert child.stdin is not None
         child.stdin.close()
-        if patience_s:
+        if timeout_s:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience_s):
+                async with asyncio.timeout(timeout_s):
                     return await child.wait()
         with contextlib.suppress(ProcessLookupError):
             child.kill()

@@ -196,7 +196,7 @@ def check_url(url: URL) -> None:
     if not url.raw_host:
         raise InvalidInput("it names no host", cure=_URL_CURE)
     if url.raw_user is not None or url.raw_password is not None:
-        cure = "take it away and write auth: {basic: {user: ..., password: '${env:...}'}}"
+        cure = "remove it and write auth: {basic: {user: ..., password: '${env:...}'}}"
         raise InvalidInput("it holds a user or a password", cure=cure)
     if literal(url.raw_host) is None and not is_host_name(url.raw_host):
         raise InvalidInput("its host is no name and no address", cure=_URL_CURE)
@@ -221,7 +221,7 @@ def _headers(value: Any) -> dict[str, str]:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InvalidInput(f"{str(name)[:60]!r} is no name of a header", cure="use letters, digits and -")
         if name.lower() in _OURS:
-            cure = "take it away" + ("; the URL says it" if name.lower() == "host" else "")
+            cure = "remove it" + ("; the URL names it" if name.lower() == "host" else "")
             raise InvalidInput(f"{name} is set by Pollux itself", where=name, cure=cure)
         if isinstance(given, bool) or not isinstance(given, str | int | float):
             raise InvalidInput("its value is no text", where=name, cure="write the text in quotes")
@@ -300,7 +300,7 @@ def _take(value: Any) -> Extraction:
 
 def _keep(value: Any) -> str:
     if value != "body":
-        raise InvalidInput(f"{str(value)[:20]!r} cannot be kept", cure="write keep: body, or take it away")
+        raise InvalidInput(f"{str(value)[:20]!r} cannot be kept", cure="write keep: body, or remove it")
     return "body"
 
 
@@ -342,7 +342,7 @@ def _line(value: Any, at_least: int, at_most: int) -> str:
     if not isinstance(value, str) or not at_least <= len(value) <= at_most:
         raise InvalidInput(f"it is no text of {at_least} to {at_most} characters", cure="write the text in quotes")
     if _CONTROL.search(value):
-        raise InvalidInput("it holds a line break or another control character", cure="take it away")
+        raise InvalidInput("it holds a line break or another control character", cure="remove it")
     return value
 
 

@@ -45,11 +45,11 @@ class PreparedPoll:
         "job_ms",
         "options",
         "params",
-        "patience_s",
         "recipe",
         "source",
         "timeout",
         "total_ms",
+        "wait_s",
     )
 
     def __init__(
@@ -65,9 +65,9 @@ class PreparedPoll:
         self.params, self.source, self.job_ms = params, source, job_ms
         self.options, self.recipe, self.is_trusted = options, recipe, is_trusted
         self.expect = options.expect.statuses
-        patience_ms = min(int(WAIT_S * 1000), job_ms // 10)  # separate: waiting takes nothing of the server's time
-        self.patience_s = patience_ms / 1000
-        self.total_ms = min(options.timeout_ms, job_ms - patience_ms - min(MARGIN_MS, job_ms // 10))
+        wait_ms = min(int(WAIT_S * 1000), job_ms // 10)  # separate: waiting takes nothing of the server's time
+        self.wait_s = wait_ms / 1000
+        self.total_ms = min(options.timeout_ms, job_ms - wait_ms - min(MARGIN_MS, job_ms // 10))
         self.timeout = aiohttp.ClientTimeout(total=self.total_ms / 1000, connect=options.connect_ms / 1000)
         self.hop = HttpRequest(options.url, options.method, options.headers, options.content)
 
@@ -85,7 +85,7 @@ def next_hop(hop: HttpRequest, status: int, location: str) -> HttpRequest:
     """Return the request for a redirect.  Nothing that may be a secret goes to another origin."""
     try:
         if not location:
-            raise InvalidInput("it does not say where")
+            raise InvalidInput("it names no host")
         url = hop.url.join(URL(location))
         check_url(url)
     except ValueError:

@@ -73,17 +73,17 @@ class TargetLimit:
                 return
         target.active -= 1
 
-    async def enter(self, target: TargetSlots, name: str, *, patience_s: float = WAIT_S) -> None:
+    async def enter(self, target: TargetSlots, name: str, *, timeout_s: float = WAIT_S) -> None:
         """Take a place; raise `Postponed` if none becomes free in time."""
         if self.try_enter(target):
             return
         loop = asyncio.get_running_loop()
-        if target.queue and not self._is_moving(target, loop.time(), patience_s):
+        if target.queue and not self._is_moving(target, loop.time(), timeout_s):
             raise self._postponed(target, name)
         turn: asyncio.Future[None] = loop.create_future()
         target.queue.append(turn)
         try:
-            await asyncio.wait([turn], timeout=patience_s)
+            await asyncio.wait([turn], timeout=timeout_s)
         except BaseException:
             self._leave_queue(target, turn)
             raise
@@ -91,10 +91,10 @@ class TargetLimit:
             self._leave_queue(target, turn)
             raise self._postponed(target, name)
 
-    def _is_moving(self, target: TargetSlots, now: float, patience_s: float) -> bool:
+    def _is_moving(self, target: TargetSlots, now: float, timeout_s: float) -> bool:
         """Whether the queue moved lately, and is short enough to be through in time."""
         through_s = (len(target.queue) + 1) * target.hold_s / self.per_target
-        return now - target.moved_at <= patience_s and through_s <= patience_s
+        return now - target.moved_at <= timeout_s and through_s <= timeout_s
 
     def _leave_queue(self, target: TargetSlots, turn: asyncio.Future[None]) -> None:
         if turn.done():

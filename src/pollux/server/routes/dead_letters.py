@@ -8,9 +8,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pollux.errors import Conflict, InvalidInput, read_at
 from pollux.model import Run, RunState
-from pollux.server.cooperative import each_made
-from pollux.server.roles import Role
-from pollux.server.routing import RequestContext, Routes
+from pollux.server.auth import Role
+from pollux.server.routing import RequestContext, Routes, each_made
 from pollux.server.schemas.jobs import Moment
 from pollux.server.schemas.runs import (
     OTHER_CURSOR,
@@ -19,9 +18,10 @@ from pollux.server.schemas.runs import (
     RunView,
     Text,
     UnreadableView,
-    given,
     of_cursor,
+    or_none,
     run_view,
+    set_fields,
     unreadable_views,
 )
 from pollux.store.contract import RunFilter
@@ -61,7 +61,7 @@ class DeadList(Struct, frozen=True, omit_defaults=True):
 class DeadBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The dead letters: `ids`, or a filter (all of its fields must match), or `all: true`."""
 
-    SAYS: ClassVar[dict[str, Any]] = {
+    SCHEMA: ClassVar[dict[str, Any]] = {
         "oneOf": [
             {"required": ["ids"], "properties": {**_NO_FILTER, "ids": {"type": "array"}, "all": {"const": False}}},
             {"required": ["all"], "properties": {**_NO_FILTER, "ids": {"type": "null"}, "all": {"const": True}}},
@@ -97,30 +97,27 @@ class Dropped(Struct, frozen=True):
 
 
 @routes.get("/api/v2/dead-letters", Role.VIEWER, beyond=OTHER_CURSOR)
-async def list_dead(desk: RequestContext, query: DeadQuery) -> DeadList:
+async def list_dead(context: RequestContext, query: DeadQuery) -> DeadList:
     """List dead letters, newest first."""
-    since = given(query.since)
+    since = or_none(query.since)
     where = RunFilter(
         states=DEAD,
-        job_id=given(query.job_id),
-        group=given(query.group),
-        target=given(query.target),
-        error=given(query.error),
+        **set_fields(query, "job_id", "group", "target", "error"),
         finished_after_ms=None if since is None else read_at("since", moment_ms, since),
     )
     with of_cursor():
-        page = await desk.operations.runs.list_runs(where, after=given(query.cursor), limit=query.limit)
+        page = await context.operations.runs.list_runs(where, after=or_none(query.cursor), limit=query.limit)
     is_all = where == RunFilter(states=DEAD)
-    total = (await desk.operations.status.counts()).dead if is_all else None
+    total = (await context.operations.status.counts()).dead if is_all else None
     if total is None and page.next is None and query.cursor is UNSET:
         total = len(page.runs)
     return DeadList(await each_made(run_view, page.runs), total, page.next, unreadable_views(page.unreadable))
 
 
 @routes.get("/api/v2/dead-letters/{run_id}", Role.VIEWER, refuses=(409,))
-async def show(desk: RequestContext, run_id: str) -> RunView:
+async def show(context: RequestContext, run_id: str) -> RunView:
     """Show one dead letter in full."""
-    return run_view(await _dead(desk, run_id))
+    return run_view(await _dead(context, run_id))
 
 
 @routes.post(
@@ -129,13 +126,13 @@ async def show(desk: RequestContext, run_id: str) -> RunView:
     needs_body=True,
     example={"job_id": "home", "since": "2030-01-31T09:00:00Z"},
 )
-async def revive(desk: RequestContext, body: DeadBody) -> Revived:
+async def revive(context: RequestContext, body: DeadBody) -> Revived:
     """Revive dead letters with their full number of attempts: by id, or all that match."""
     where = _filter(body)
     answers = await (
-        desk.operations.dead_letters.revive(body.ids)
+        context.operations.dead_letters.revive(body.ids)
         if where is None
-        else desk.operations.dead_letters.revive_where(where)
+        else context.operations.dead_letters.revive_where(where)
     )
     items = [DeadItem(each.id, each.answer.value, WHY_NOT.get(each.answer.value, "")) for each in answers]
     refused = [item for item in items if item.answer != "ok"]
@@ -145,35 +142,35 @@ async def revive(desk: RequestContext, body: DeadBody) -> Revived:
 
 
 @routes.post("/api/v2/dead-letters/drop", Role.OPERATOR, refuses=(404, 409), needs_body=True, example={"all": True})
-async def drop(desk: RequestContext, body: DeadBody) -> Dropped:
+async def drop(context: RequestContext, body: DeadBody) -> Dropped:
     """Delete dead letters permanently: by id, or all that match."""
     where = _filter(body)
     if where is not None:
-        return Dropped(await desk.operations.dead_letters.drop_where(where))
+        return Dropped(await context.operations.dead_letters.drop_where(where))
     for run_id in body.ids or ():
-        await _dead(desk, run_id)
-    return Dropped(await desk.operations.dead_letters.drop(body.ids))
+        await _dead(context, run_id)
+    return Dropped(await context.operations.dead_letters.drop(body.ids))
 
 
 @routes.post("/api/v2/dead-letters/{run_id}/revive", Role.OPERATOR, refuses=(409,))
-async def revive_one(desk: RequestContext, run_id: str) -> Revived:
+async def revive_one(context: RequestContext, run_id: str) -> Revived:
     """Revive one dead letter with its full number of attempts."""
-    await _dead(desk, run_id)
-    [answer] = await desk.operations.dead_letters.revive([run_id])
+    await _dead(context, run_id)
+    [answer] = await context.operations.dead_letters.revive([run_id])
     if answer.answer.value != "ok":
         raise Conflict(f"run {run_id}: {WHY_NOT.get(answer.answer.value, answer.answer.value)}")
     return Revived(1, 0, [DeadItem(run_id, "ok", "")])
 
 
 @routes.delete("/api/v2/dead-letters/{run_id}", Role.OPERATOR, refuses=(409,))
-async def drop_one(desk: RequestContext, run_id: str) -> Dropped:
+async def drop_one(context: RequestContext, run_id: str) -> Dropped:
     """Delete one dead letter permanently."""
-    await _dead(desk, run_id)
-    return Dropped(await desk.operations.dead_letters.drop([run_id]))
+    await _dead(context, run_id)
+    return Dropped(await context.operations.dead_letters.drop([run_id]))
 
 
-async def _dead(desk: RequestContext, run_id: str) -> Run:
-    run = await desk.operations.runs.get_run(run_id)
+async def _dead(context: RequestContext, run_id: str) -> Run:
+    run = await context.operations.runs.get_run(run_id)
     if run.state is not RunState.DEAD:
         raise Conflict(f"run {run_id} is {run.state.value}, not a dead letter", found={"state": run.state.value})
     return run

@@ -1,4 +1,4 @@
-"""Routes of jobs: add, list, show, change, delete, batches."""
+"""Routes of jobs: add, list, show, change, delete, batches; pause, resume, cancel, run now, explain, list the runs."""
 
 from __future__ import annotations
 
@@ -10,40 +10,76 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from pollux.app.operations.jobs import PutResult, cure_of
-from pollux.app.operations.status import JobState
+from pollux.app.operations.runs import ANYWAY
+from pollux.app.operations.status import JobState, runs_in_state
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, NotFound, PolluxError, Unreadable, problems_of
-from pollux.model import API_SOURCE, VERSION_MAX, Answer, Job, Note
+from pollux.model import API_SOURCE, STOP, VERSION_MAX, Answer, Job, Note
 from pollux.model.job import PRIORITIES
-from pollux.server.authorization import check_author, known_handlers
-from pollux.server.cooperative import each_made, in_pieces
+from pollux.secrets import hide
+from pollux.server.auth import Role, check_asker, check_author, known_handlers
 from pollux.server.job_batching import JobBatcher
 from pollux.server.limits import BATCH_BODY_MAX
 from pollux.server.problems import Problem, problem_of
-from pollux.server.roles import Role
-from pollux.server.routing import Reply, RequestContext, Routes
-from pollux.server.schemas.job_input import also_wrong, job_of_body, place_in, word_of_params
-from pollux.server.schemas.jobs import ID_PATTERN, JobBody, JobView, StateWord, view_of
+from pollux.server.routing import Reply, RequestContext, Routes, each_made, in_pieces
+from pollux.server.schemas.jobs import (
+    ID_PATTERN,
+    Duration,
+    JobBody,
+    JobView,
+    StateWord,
+    also_wrong,
+    job_of_body,
+    moment,
+    place_in,
+    view_of,
+    word_of_params,
+)
 from pollux.server.schemas.reading import read_body
-from pollux.server.schemas.runs import Limit, Text, UnreadableView, given, unreadable_views
-from pollux.store.contract import JobFilter, JobPut
+from pollux.server.schemas.runs import (
+    OTHER_CURSOR,
+    Limit,
+    ReasonBody,
+    RunList,
+    RunQuery,
+    RunView,
+    Text,
+    UnreadableView,
+    of_cursor,
+    or_none,
+    run_filter_of,
+    run_view,
+    set_fields,
+    states_of,
+    unreadable_views,
+)
+from pollux.store.contract import JobFilter, JobPut, RunFilter, RunPage
+from pollux.units import counted
 
 ITEMS_MAX = 1_000
 REVISION_CONFLICT = "revision conflict"
 EXAMPLE = {"id": "home", "url": "https://example.com", "cron": "0 */6 * * *", "timeout": "10s", "priority": "high"}
-BEYOND = "an invalid cron line, time zone, URL, handler or params, and fields that contradict each other"
+_PUT: dict[str, Any] = {
+    "answer": JobView,
+    "refuses": (409,),
+    "needs_body": True,
+    "also_wrong": also_wrong,
+    "example": EXAMPLE,
+    "beyond": "an invalid cron line, time zone, URL, handler or params, and fields that contradict each other",
+}
 _OLDER = {"scheduled": "active", "completed": "done", "pending": "waiting"}  # words of older clients
+BY_API = 'send {"anyway": true}'
 
 routes = Routes("jobs")
 
 
 class JobList(Struct, frozen=True, omit_defaults=True):
     jobs: list[JobView]
-    total: int | None  # of all that fit; null: it would cost too much to count them
+    total: int | None  # of all matching ones; null: counting would be too expensive
     limit: int
     offset: int
     next: str | None
-    unreadable: list[UnreadableView] = []  # that should be among them; left out if there is none
-    unreadable_runs: list[UnreadableView] = []  # live ones, which `state` leaves out; left out if there is none
+    unreadable: list[UnreadableView] = []  # matching ones that cannot be decoded; omitted if empty
+    unreadable_runs: list[UnreadableView] = []  # live ones, which `state` omits; omitted if empty
 
 
 class JobQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,10 +103,10 @@ class JobQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """Up to 1,000 jobs, each as it is sent alone."""
+    """Up to 1,000 jobs, each with the fields of a single one."""
 
     jobs: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=ITEMS_MAX)]
-    overwrite: bool = False  # also change those that are there
+    overwrite: bool = False  # also change existing ones
 
 
 class BatchItem(Struct, frozen=True, omit_defaults=True):
@@ -81,7 +117,7 @@ class BatchItem(Struct, frozen=True, omit_defaults=True):
 
 
 class BatchAnswer(Struct, frozen=True):
-    """An answer for each, in the order of the request."""
+    """One answer for each job, in the order of the request."""
 
     ok: int
     already: int
@@ -94,9 +130,54 @@ class DoneView(Struct, frozen=True):
     job_id: str
 
 
-def made_id(desk: RequestContext, number: int = 0) -> str:
-    """The id of a thing that was sent without; with an idempotency key the same every time."""
-    return f"{desk.once[:20]}{number:08x}" if desk.once else desk.operations.new_id()
+class PauseBody(Struct, frozen=True, forbid_unknown_fields=True):
+    reason: Annotated[str, Meta(max_length=1_000)] | None = None
+    duration: Duration | None = None  # None: until it is resumed
+
+
+class PausedView(Struct, frozen=True):
+    message: str
+    job_id: str
+    stop: str  # the key of the pause
+    until: str | None
+
+
+class ResumedView(Struct, frozen=True):
+    message: str
+    job_id: str
+    was_paused: bool
+
+
+class CancelledView(Struct, frozen=True):
+    message: str
+    job_id: str
+    runs: list[str]
+
+
+class ForceBody(Struct, frozen=True, forbid_unknown_fields=True):
+    params: dict[str, Any] | None = None
+    anyway: bool = False  # also if one of its runs is live
+
+
+class ForcedView(Struct, frozen=True):
+    message: str
+    job_id: str
+    run: RunView
+
+
+class WhyView(Struct, frozen=True):
+    """An explanation in text."""
+
+    id: str
+    answer: str
+    reason: str
+    expected_at: str | None
+    cure: str
+
+
+def made_id(context: RequestContext, number: int = 0) -> str:
+    """An id for a job or run that was sent without one; with an idempotency key always the same."""
+    return f"{context.once[:20]}{number:08x}" if context.once else context.operations.new_id()
 
 
 def row_view(row: JobState) -> JobView:
@@ -107,54 +188,37 @@ def etag(revision: int) -> dict[str, str]:
     return {"ETag": f'"{revision}"'}
 
 
-@routes.post(
-    "/api/v2/jobs",
-    Role.OPERATOR,
-    status=201,
-    answer=JobView,
-    also={200: JobView},
-    keyed=True,
-    refuses=(409,),
-    needs_body=True,
-    also_wrong=also_wrong,
-    example=EXAMPLE,
-    beyond=BEYOND,
-)
-async def create(desk: RequestContext, body: JobBody) -> Reply:
+@routes.post("/api/v2/jobs", Role.OPERATOR, status=201, also={200: JobView}, keyed=True, **_PUT)
+async def create(context: RequestContext, body: JobBody) -> Reply:
     """Add a job.
 
     200 if the same job exists already; 409 if another job has its id: PUT changes that one.
     """
-    job = await _given(desk, body, made_id(desk) if body.id is None else body.id)
-    together: JobBatcher = desk.request.app.state.together
-    said, stops = await together.add(desk.operations, desk.identity.name, JobPut(job, 0), body.scheduler_version)
-    written = _sure(said, body)
+    job = await _job_of(context, body, made_id(context) if body.id is None else body.id)
+    together: JobBatcher = context.request.app.together
+    result, stops = await together.add(
+        context.operations, context.identity.name, JobPut(job, 0), body.scheduler_version
+    )
+    written = _result_of(result, body)
     if written.answer is Answer.CONFLICT and written.revision:
         written = replace(written, detail="it exists already with another definition")
     cure = ""
     if written.answer is Answer.CONFLICT:
-        [cure] = await _cures(desk, [written.job.id], "PUT /api/v2/jobs/{} changes it")
-    return await _put_reply(desk, written, stops=stops, cure=cure)
+        [cure] = await _cures(context, [written.job.id], "PUT /api/v2/jobs/{} changes it")
+    return await _put_reply(context, written, stops=stops, cure=cure)
 
 
 @routes.get("/api/v2/jobs", Role.VIEWER)
-async def list_jobs(desk: RequestContext, query: JobQuery) -> JobList:
+async def list_jobs(context: RequestContext, query: JobQuery) -> JobList:
     """List jobs by id, a page at a time."""
-    state = given(query.state) or _OLDER.get(str(given(query.status)), given(query.status))
-    priority = given(query.priority)
+    state = or_none(query.state) or _OLDER.get(str(or_none(query.status)), or_none(query.status))
+    priority = or_none(query.priority)
     where = JobFilter(
-        group=given(query.group),
-        target=given(query.target),
-        tag=given(query.tag),
-        source=given(query.source),
-        handler=given(query.handler),
-        text=given(query.text),
-        scheduler_version=given(query.scheduler_version),
+        **set_fields(query, "group", "target", "tag", "source", "source_id", "handler", "text", "scheduler_version"),
         priority=None if priority is None else PRIORITIES.get(priority) or int(priority),
-        source_id=given(query.source_id),
     )
-    page = await desk.operations.listing.job_rows(
-        where, state=state, after=given(query.cursor), offset=query.offset, limit=query.limit
+    page = await context.operations.listing.job_rows(
+        where, state=state, after=or_none(query.cursor), offset=query.offset, limit=query.limit
     )
     views = await each_made(row_view, page.rows)
     unreadable, runs = unreadable_views(page.unreadable), unreadable_views(page.unreadable_runs)
@@ -162,36 +226,25 @@ async def list_jobs(desk: RequestContext, query: JobQuery) -> JobList:
 
 
 @routes.get("/api/v2/jobs/{job_id}", Role.VIEWER, answer=JobView, refuses=(409,))
-async def show(desk: RequestContext, job_id: str) -> Reply:
+async def show(context: RequestContext, job_id: str) -> Reply:
     """Show one job: its definition, its state and its last outcomes."""
-    row = await desk.operations.listing.job_row(job_id)
+    row = await context.operations.listing.job_row(job_id)
     return Reply(row_view(row), headers=etag(row.job.revision))
 
 
-@routes.put(
-    "/api/v2/jobs/{job_id}",
-    Role.OPERATOR,
-    answer=JobView,
-    also={201: JobView},
-    matched=True,
-    refuses=(409,),
-    needs_body=True,
-    also_wrong=also_wrong,
-    example=EXAMPLE,
-    beyond=BEYOND,
-)
-async def change(desk: RequestContext, job_id: str, body: JobBody) -> Reply:
+@routes.put("/api/v2/jobs/{job_id}", Role.OPERATOR, also={201: JobView}, matched=True, **_PUT)
+async def change(context: RequestContext, job_id: str, body: JobBody) -> Reply:
     """Add or replace the job with this id.
 
     With `revision` in the body, or `If-Match`, only if that is its current revision: otherwise 409 with both.
     """
     if body.id not in (None, job_id):
         raise InvalidInput(f"the path has the id {job_id!r}", where="id", cure="omit it in the body")
-    wanted = _revision(desk, body)
-    there = await _there(desk, job_id)
-    if there is None and (wanted or desk.request.headers.get("if-match") == "*"):
+    wanted = _revision(context, body)
+    there = await _stored(context, job_id)
+    if there is None and (wanted or context.request.headers.get("if-match") == "*"):
         raise NotFound("job", job_id, cure="omit the revision to add it")
-    written = await _put(desk, body, job_id, revision=wanted)
+    written = await _put(context, body, job_id, revision=wanted)
     if written.answer is Answer.ALREADY and wanted not in (None, written.revision):  # the store has nothing to write
         words = f"revision {wanted} was expected, the stored one is {written.revision}"
         written = replace(written, answer=Answer.CONFLICT, detail=words)
@@ -199,19 +252,19 @@ async def change(desk: RequestContext, job_id: str, body: JobBody) -> Reply:
     cure = "read it again, and send the change with its revision"
     if isinstance(there, Job) and there.source != API_SOURCE:
         cure = _cure_of_owned(there)
-    stops = await desk.operations.pauses.stops() if there is None else None
-    return await _put_reply(desk, written, stops=stops, cure=cure, **more)
+    stops = await context.operations.pauses.stops() if there is None else None
+    return await _put_reply(context, written, stops=stops, cure=cure, **more)
 
 
 @routes.delete("/api/v2/jobs/{job_id}", Role.OPERATOR, refuses=(409,))
-async def delete(desk: RequestContext, job_id: str) -> DoneView:
+async def delete(context: RequestContext, job_id: str) -> DoneView:
     """Delete a job; its waiting runs are cancelled, running ones finish.
 
     Refused (409) for a job of a file or of code while a node that declares it lives, as the node would add it again.
     """
-    [there] = await desk.operations.jobs.jobs_by_id([job_id])
+    [there] = await context.operations.jobs.jobs_by_id([job_id])
     try:
-        await desk.operations.jobs.delete_jobs([job_id])
+        await context.operations.jobs.delete_jobs([job_id])
     except Conflict as error:
         cure = "" if there is None else cure_of(there, _pause(there))
         raise Problem(409, "conflict", error.what, cure=cure) from None
@@ -222,70 +275,160 @@ async def delete(desk: RequestContext, job_id: str) -> DoneView:
 
 
 @routes.post("/api/v2/jobs/batch", Role.OPERATOR, keyed=True, body_max=BATCH_BODY_MAX, example={"jobs": [EXAMPLE]})
-async def create_batch(desk: RequestContext, body: BatchBody) -> BatchAnswer:
+async def create_batch(context: RequestContext, body: BatchBody) -> BatchAnswer:
     """Add up to 1,000 jobs in one write; each has its own answer."""
     items: list[BatchItem | None] = []
     puts: list[JobPut] = []
     bodies: list[JobBody] = []
-    known = await known_handlers(desk.operations, ())
+    known = await known_handlers(context.operations, ())
     async for number, sent in in_pieces(body.jobs):
         try:
             one = read_body(JobBody, sent)
             job = job_of_body(
-                one, made_id(desk, number) if one.id is None else one.id, desk.operations.jobs.check_params
+                one, made_id(context, number) if one.id is None else one.id, context.operations.jobs.check_params
             )
             if job.handler not in known:
-                known = await known_handlers(desk.operations, {job.handler})
-            check_author(desk, job, known)
-            _refuse_version(desk, one)
+                known = await known_handlers(context.operations, {job.handler})
+            check_author(context, job, known)
+            _refuse_version(context, one)
         except (PolluxError, Problem) as error:
             items.append(_refused(error, sent.get("id")))
         else:
             items.append(None)
             puts.append(JobPut(job, None if body.overwrite else 0))
             bodies.append(one)
-    answers = await desk.operations.jobs.put_each(puts)
+    answers = await context.operations.jobs.put_each(puts)
     refused_ids = [each.job.id for each in answers if isinstance(each, PutResult) and each.answer is Answer.CONFLICT]
-    cures = await _cures(desk, refused_ids, 'send "overwrite": true to change what is there')
+    cures = await _cures(context, refused_ids, 'send "overwrite": true to change what is there')
     cure_by_id = dict(zip(refused_ids, cures, strict=True))
     written = iter(zip(answers, bodies, strict=True))
-    told = [_batch_item(*next(written), cure_by_id) if item is None else item for item in items]
-    ok, already, refused = (sum(item.answer == word for item in told) for word in ("ok", "already", "refused"))
-    return BatchAnswer(ok, already, refused, told)
+    answered = [_batch_item(*next(written), cure_by_id) if item is None else item for item in items]
+    ok, already, refused = (sum(item.answer == word for item in answered) for word in ("ok", "already", "refused"))
+    return BatchAnswer(ok, already, refused, answered)
 
 
-# inside
+@routes.post("/api/v2/jobs/{job_id}/pause", Role.OPERATOR)
+async def pause(context: RequestContext, job_id: str, body: PauseBody) -> PausedView:
+    """Stop the firings of a job until it is resumed, or for a while."""
+    found = await context.operations.jobs.find_job(job_id)
+    key = await context.operations.pauses.pause(job_id, reason=body.reason or "", duration=body.duration)
+    stop = next((each for each in await context.operations.pauses.stops() if each.key == key), None)
+    until = None if stop is None else moment(stop.expires_ms)
+    words = "the job is paused; due times meanwhile are skipped" + _unreadable(found)
+    return PausedView(words, job_id, key.removeprefix(STOP), until)
 
 
-async def _there(desk: RequestContext, job_id: str) -> Job | Unreadable | None:
-    """The job in whose place another is put."""
+@routes.post("/api/v2/jobs/{job_id}/resume", Role.OPERATOR)
+async def resume(context: RequestContext, job_id: str) -> ResumedView:
+    """Resume a paused job."""
+    found = await context.operations.jobs.find_job(job_id)
+    was = await context.operations.pauses.resume(job_id)
+    words = ("the job is resumed" if was else "the job was not paused") + _unreadable(found)
+    return ResumedView(words, job_id, was)
+
+
+@routes.post("/api/v2/jobs/{job_id}/cancel", Role.OPERATOR)
+async def cancel(context: RequestContext, job_id: str, body: ReasonBody) -> CancelledView:
+    """Cancel the live runs of a job: waiting ones at once, running ones by request.  Its schedule stays."""
+    found = await context.operations.jobs.find_job(job_id)
+    answers = await context.operations.runs.cancel(job_id, reason=body.reason or "")
+    words = "the job has no live run"
+    if answers:
+        words = f"{counted(len(answers), 'run')} {'is' if len(answers) == 1 else 'are'} cancelled or requested to stop"
+    return CancelledView(words + _unreadable(found), job_id, [answer.id for answer in answers])
+
+
+@routes.post(
+    "/api/v2/jobs/{job_id}/force-run",
+    Role.OPERATOR,
+    status=202,
+    keyed=True,
+    refuses=(409,),
+    beyond="params that the job's handler does not accept",
+)
+async def force_run(context: RequestContext, job_id: str, body: ForceBody) -> ForcedView:
+    """Run a job now, regardless of its schedule and pauses.
+
+    409 with the id of the live run if there is one and the job does not allow overlap, unless `anyway` is set.  Of
+    many concurrent requests one starts a run.  A run that is scheduled for later does not count as live.
+    """
+    job = await context.operations.jobs.get_job(job_id)
+    check_asker(context, job, body.params)
+    run_id = made_id(context) if context.once else None
     try:
-        return await desk.operations.jobs.find_job(job_id)
+        run = await context.operations.runs.run_now(job, body.params, anyway=body.anyway, id=run_id)
+    except Conflict as error:
+        raise Conflict(error.what, found=error.found, cure=error.cure.replace(ANYWAY, BY_API)) from None
+    drain = await context.operations.workers.drain_here()
+    words = "the job runs now" if drain is None else f"the run waits: {drain}; POST /api/v2/scheduler/resume ends it"
+    return ForcedView(words, job_id, run_view(run))
+
+
+@routes.get("/api/v2/jobs/{job_id}/why", Role.VIEWER)
+async def why(context: RequestContext, job_id: str) -> WhyView:
+    """Explain why the job runs or does not run."""
+    await context.operations.jobs.find_job(job_id)
+    return await why_view(context, job_id)
+
+
+@routes.get("/api/v2/jobs/{job_id}/runs", Role.VIEWER, beyond=OTHER_CURSOR)
+async def runs_of(context: RequestContext, job_id: str, query: RunQuery) -> RunList:
+    """List the runs of a job: live ones by due time, then finished ones, newest first."""
+    where = replace(run_filter_of(query), job_id=job_id)
+    page = await page_of(context, query, where)
+    if not page.runs:
+        await context.operations.jobs.find_job(job_id)
+    return RunList(await each_made(run_view, page.runs), page.next, unreadable_views(page.unreadable))
+
+
+async def page_of(context: RequestContext, query: RunQuery, where: RunFilter) -> RunPage:
+    """The page of runs that a query asks for."""
+    states, now_ms = states_of(query), context.operations.now_ms()
+    with of_cursor():
+        return await runs_in_state(
+            context.operations.runs, states, where, now_ms=now_ms, after=or_none(query.cursor), limit=query.limit
+        )
+
+
+async def why_view(context: RequestContext, name: str) -> WhyView:
+    found = await context.operations.status.why(name)
+    return WhyView(name, found.answer, hide(found.reason), moment(found.expected_ms), found.cure)
+
+
+def _unreadable(job: Job | Unreadable) -> str:
+    """The addition to a message about a job that this node cannot read."""
+    return f"; this node cannot read it ({hide(job.why)})" if isinstance(job, Unreadable) else ""
+
+
+async def _stored(context: RequestContext, job_id: str) -> Job | Unreadable | None:
+    """The stored job with this id."""
+    try:
+        return await context.operations.jobs.find_job(job_id)
     except NotFound:
         return None
 
 
-async def _given(desk: RequestContext, body: JobBody, job_id: str) -> Job:
-    """The job that the body means, if they may put it."""
-    job = job_of_body(body, job_id, desk.operations.jobs.check_params)
-    check_author(desk, job, await known_handlers(desk.operations, {job.handler}))
+async def _job_of(context: RequestContext, body: JobBody, job_id: str) -> Job:
+    """The job of the body, if the caller may add it."""
+    job = job_of_body(body, job_id, context.operations.jobs.check_params)
+    check_author(context, job, await known_handlers(context.operations, {job.handler}))
     return job
 
 
-async def _put(desk: RequestContext, body: JobBody, job_id: str, *, revision: int | None) -> PutResult:
-    job = await _given(desk, body, job_id)
-    [said] = await desk.operations.jobs.put_each([JobPut(job, revision)], version=body.scheduler_version)
-    return _sure(said, body)
+async def _put(context: RequestContext, body: JobBody, job_id: str, *, revision: int | None) -> PutResult:
+    job = await _job_of(context, body, job_id)
+    [result] = await context.operations.jobs.put_each([JobPut(job, revision)], version=body.scheduler_version)
+    return _result_of(result, body)
 
 
-def _sure(said: PutResult | PolluxError, body: JobBody) -> PutResult:
-    if isinstance(said, PolluxError):
-        raise _named(said, body)
-    return said
+def _result_of(result: PutResult | PolluxError, body: JobBody) -> PutResult:
+    if isinstance(result, PolluxError):
+        raise _named(result, body)
+    return result
 
 
 def _named(error: PolluxError, body: JobBody) -> PolluxError:
-    """With the words of the body."""
+    """The error with the field names of the body."""
     if not isinstance(error, InvalidInput):
         return error
     word = word_of_params(body)
@@ -294,9 +437,9 @@ def _named(error: PolluxError, body: JobBody) -> PolluxError:
 
 
 async def _put_reply(
-    desk: RequestContext, written: PutResult, *, stops: list[Note] | None, cure: str, **more: Any
+    context: RequestContext, written: PutResult, *, stops: list[Note] | None, cure: str, **more: Any
 ) -> Reply:
-    """`stops`: it is a new one, and this is what stands still."""
+    """The answer to a put; `stops`: the job is new, and these are the pauses."""
     job = written.job
     if written.answer is Answer.CONFLICT:
         words = f"job {job.id!r}: {written.detail}"
@@ -304,8 +447,8 @@ async def _put_reply(
         raise Problem(409, title, words, cure=cure, revision=written.revision, **more)
     if written.answer is Answer.OK and stops is not None:
         headers = {"Location": f"/api/v2/jobs/{quoted(job.id)}", **etag(written.revision)}
-        return Reply(row_view(await desk.operations.listing.new_row(job, stops)), 201, headers)
-    row = await desk.operations.listing.job_row(job.id)
+        return Reply(row_view(await context.operations.listing.new_row(job, stops)), 201, headers)
+    row = await context.operations.listing.job_row(job.id)
     return Reply(row_view(row), 200, etag(row.job.revision))
 
 
@@ -313,12 +456,12 @@ def quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-def _revision(desk: RequestContext, body: JobBody) -> int | None:
-    """The one that is to be changed, from the header or the body."""
-    said = desk.request.headers.get("if-match")
-    if said is None or said == "*":
+def _revision(context: RequestContext, body: JobBody) -> int | None:
+    """The expected revision, from the header or the body."""
+    header = context.request.headers.get("if-match")
+    if header is None or header == "*":
         return body.revision
-    number = said.removeprefix("W/").strip('"')
+    number = header.removeprefix("W/").strip('"')
     if not (number.isascii() and number.isdecimal() and len(number) < 19):
         raise InvalidInput("invalid revision", where="If-Match", cure='send If-Match: "3", the ETag of the job')
     if body.revision not in (None, int(number)):
@@ -326,9 +469,9 @@ def _revision(desk: RequestContext, body: JobBody) -> int | None:
     return int(number)
 
 
-def _refuse_version(desk: RequestContext, body: JobBody) -> None:
-    if body.scheduler_version not in (None, desk.operations.scheduler_version):
-        what = f"this node serves version {desk.operations.scheduler_version}"
+def _refuse_version(context: RequestContext, body: JobBody) -> None:
+    if body.scheduler_version not in (None, context.operations.scheduler_version):
+        what = f"this node serves version {context.operations.scheduler_version}"
         raise InvalidInput(what, where="scheduler_version", cure="send jobs of another version one by one")
 
 
@@ -350,9 +493,9 @@ def _batch_item(written: PutResult | PolluxError, body: JobBody, cures: Mapping[
             return BatchItem("refused", written.job.id, problem=problem.document())
 
 
-async def _cures(desk: RequestContext, job_ids: Sequence[str], usual: str) -> list[str]:
+async def _cures(context: RequestContext, job_ids: Sequence[str], usual: str) -> list[str]:
     """What helps where a job is there already: `usual`, with its id in it, if the API may change it."""
-    there = await desk.operations.jobs.jobs_by_id(job_ids) if job_ids else []
+    there = await context.operations.jobs.jobs_by_id(job_ids) if job_ids else []
     return [
         usual.format(quoted(job_id)) if job is None or job.source == API_SOURCE else _cure_of_owned(job)
         for job_id, job in zip(job_ids, there, strict=True)

@@ -11,13 +11,13 @@ from pollux.app.operations.status import nobody_of
 from pollux.errors import NotFound
 from pollux.model import STOP, Note
 from pollux.secrets import HIDDEN, hide
-from pollux.server.roles import Role
+from pollux.server.auth import Role
 from pollux.server.routing import RequestContext, Routes
 from pollux.server.schemas.jobs import ID_PATTERN, PRINTED, Duration, moment
-from pollux.server.schemas.runs import Limit, Text, given
+from pollux.server.schemas.runs import Limit, Text, or_none
 
 BREAKER = "breaker:"
-_SAID, _UNSAID, _YES, _NO = {"type": "string"}, {"type": "null"}, {"const": True}, {"const": False}  # in a schema
+_TEXT, _NULL, _TRUE, _FALSE = {"type": "string"}, {"type": "null"}, {"const": True}, {"const": False}  # in a schema
 
 routes = Routes("stops")
 
@@ -46,11 +46,11 @@ class StopList(Struct, frozen=True):
 class StopBody(Struct, frozen=True, forbid_unknown_fields=True):
     """Exactly one of `group`, `target`, `everything`; a job is paused by its own route."""
 
-    SAYS: ClassVar[dict[str, Any]] = {
+    SCHEMA: ClassVar[dict[str, Any]] = {
         "oneOf": [
-            {"required": ["group"], "properties": {"group": _SAID, "target": _UNSAID, "everything": _NO}},
-            {"required": ["target"], "properties": {"group": _UNSAID, "target": _SAID, "everything": _NO}},
-            {"required": ["everything"], "properties": {"group": _UNSAID, "target": _UNSAID, "everything": _YES}},
+            {"required": ["group"], "properties": {"group": _TEXT, "target": _NULL, "everything": _FALSE}},
+            {"required": ["target"], "properties": {"group": _NULL, "target": _TEXT, "everything": _FALSE}},
+            {"required": ["everything"], "properties": {"group": _NULL, "target": _NULL, "everything": _TRUE}},
         ]
     }
     group: Annotated[str, Meta(extra_json_schema={"pattern": ID_PATTERN})] | None = None
@@ -107,9 +107,9 @@ class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @routes.get("/api/v2/stops", Role.VIEWER)
-async def list_stops(desk: RequestContext) -> StopList:
+async def list_stops(context: RequestContext) -> StopList:
     """List all pauses."""
-    return StopList([_stop(note) for note in await desk.operations.pauses.stops()])
+    return StopList([_stop(note) for note in await context.operations.pauses.stops()])
 
 
 @routes.post(
@@ -120,52 +120,52 @@ async def list_stops(desk: RequestContext) -> StopList:
     example={"group": "edge", "reason": "they move", "duration": "2h"},
     beyond="a name with characters that cannot be printed",
 )
-async def pause(desk: RequestContext, body: StopBody) -> StopMade:
+async def pause(context: RequestContext, body: StopBody) -> StopMade:
     """Pause a group, a target or everything, until it is resumed or for a while.
 
     `hint` is set if no job has that group or target.
     """
-    key = await desk.operations.pauses.pause(
+    key = await context.operations.pauses.pause(
         group=body.group,
         target=body.target,
         everything=body.everything,
         reason=body.reason or "",
         duration=body.duration,
     )
-    found = next((note for note in await desk.operations.pauses.stops() if note.key == key), None)
-    hint = await nobody_of(desk.operations, group=body.group, target=body.target)
+    found = next((note for note in await context.operations.pauses.stops() if note.key == key), None)
+    hint = await nobody_of(context.operations, group=body.group, target=body.target)
     return StopMade(**asdict(_stop(found or Note(key, {}))), hint=hint)
 
 
 @routes.delete("/api/v2/stops", Role.OPERATOR, beyond="none, or more than one, of `group`, `target` and `everything`")
-async def resume(desk: RequestContext, query: StopQuery) -> StopGone:
+async def resume(context: RequestContext, query: StopQuery) -> StopGone:
     """Resume a group, a target or everything."""
-    was = await desk.operations.pauses.resume(
-        group=given(query.group), target=given(query.target), everything=query.everything
+    was = await context.operations.pauses.resume(
+        group=or_none(query.group), target=or_none(query.target), everything=query.everything
     )
     return StopGone("it is resumed" if was else "it was not paused", was)
 
 
 @routes.get("/api/v2/breakers", Role.VIEWER)
-async def list_breakers(desk: RequestContext) -> BreakerList:
+async def list_breakers(context: RequestContext) -> BreakerList:
     """List circuit breakers; none before this version supports them."""
-    notes = await desk.operations.storage.kept(BREAKER)
+    notes = await context.operations.storage.kept(BREAKER)
     return BreakerList([_breaker(note) for note in notes])
 
 
 @routes.post("/api/v2/breakers/{name}/reset", Role.OPERATOR)
-async def reset_breaker(desk: RequestContext, name: str) -> BreakerReset:
+async def reset_breaker(context: RequestContext, name: str) -> BreakerReset:
     """Close a circuit breaker, so that its target is tried again now."""
-    if not any(note.key == f"{BREAKER}{name}" for note in await desk.operations.storage.kept(f"{BREAKER}{name}")):
+    if not any(note.key == f"{BREAKER}{name}" for note in await context.operations.storage.kept(f"{BREAKER}{name}")):
         raise NotFound("breaker", name, cure="GET /api/v2/breakers lists them")
-    await desk.operations.pauses.reset_breaker(name)
+    await context.operations.pauses.reset_breaker(name)
     return BreakerReset("the breaker is closed", name)
 
 
 @routes.get("/api/v2/audit", Role.VIEWER)
-async def list_audit(desk: RequestContext, query: AuditQuery) -> AuditList:
+async def list_audit(context: RequestContext, query: AuditQuery) -> AuditList:
     """List the lines of the audit log, newest first."""
-    page = await desk.operations.audit.list_audit(after=given(query.before) or 0, limit=query.limit, newest=True)
+    page = await context.operations.audit.list_audit(after=or_none(query.before) or 0, limit=query.limit, newest=True)
     lines = [
         AuditView(line.seq, moment(line.at_ms), line.actor, line.action, line.subject, hide(line.detail), line.chain)
         for line in reversed(page.lines)

@@ -14,14 +14,13 @@ from typing import Any
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from pollux.client.rpc_codec import LOOKS, PATH, VERSION_HEADER, Hello, file_mark, packed_answer, told, verb_of
+from pollux.client.rpc_codec import LOOKS, PATH, VERSION_HEADER, Hello, file_mark, packed_answer, record_of, verb_of
 from pollux.errors import InvalidInput, PolluxError, StoreError, did_you_mean
 from pollux.model import API_SOURCE
 from pollux.secrets import hide
-from pollux.server.authorization import check_asker
+from pollux.server.auth import Role, check_asker
 from pollux.server.limits import BODY_MAX
 from pollux.server.problems import Problem, problem_of
-from pollux.server.roles import Role
 from pollux.server.routing import RequestContext, Routes
 from pollux.server.schemas.reading import read_bytes
 from pollux.version import __version__
@@ -44,79 +43,81 @@ routes = Routes("verbs")
 
 
 @routes.raw("GET", PATH, Role.VIEWER, include_in_schema=False)
-async def hello(desk: RequestContext) -> Response:
+async def hello(context: RequestContext) -> Response:
     """The node's identity and that of the caller."""
-    _refuse_other_versions(desk)
-    url = desk.app.store_url
+    _refuse_other_versions(context)
+    url = context.app.store_url
     answer = Hello(
         version=__version__,
         store=hide(url),
         file=file_mark(url),
-        sealed=await _sealed(desk),
-        name=desk.identity.name,
-        role=desk.identity.role.word,
-        now_ms=await _store_now(desk),
+        sealed=await _sealed(context),
+        name=context.identity.name,
+        role=context.identity.role.word,
+        now_ms=await _store_now(context),
     )
     return _answer(msgspec.json.encode(answer))
 
 
-async def _sealed(desk: RequestContext) -> str:
-    """Nothing if the store cannot say it now: whoever is greeted may ask for what needs none, like the health."""
+async def _sealed(context: RequestContext) -> str:
+    """Empty if the store does not answer now: the caller may ask for what needs no store, like the health."""
     try:
         async with asyncio.timeout(SEALED_S):
-            return await desk.app.sealed()
+            return await context.app.sealed()
     except (StoreError, TimeoutError):
         return ""
 
 
-async def _store_now(desk: RequestContext) -> int:
-    """0 if the store cannot say it now."""
+async def _store_now(context: RequestContext) -> int:
+    """0 if the store does not answer now."""
     try:
         async with asyncio.timeout(SEALED_S):
-            return await desk.operations.storage.store_now()
+            return await context.operations.storage.store_now()
     except (StoreError, TimeoutError):
         return 0
 
 
 @routes.raw("POST", f"{PATH}/{{verb}}", Role.VIEWER, include_in_schema=False)
-async def ask(desk: RequestContext) -> Response:
-    """One verb; a refusal says of which class it is, so that it can be raised again where it was asked for."""
-    _refuse_other_versions(desk)
-    name = desk.request.path_params["verb"]
+async def ask(context: RequestContext) -> Response:
+    """Call one verb.  An error carries its class, so that the client can raise it again."""
+    _refuse_other_versions(context)
+    name = context.request.path_params["verb"]
     if name not in ROLES:
         words = f"there is no verb {name!r}{did_you_mean(name, ROLES)}"
         raise Problem(404, "not found", words, cure="programs use the routes of /api/v2/docs")
-    desk.refuse_below(ROLES[name])
+    context.refuse_below(ROLES[name])
     verb = verb_of(name)
-    act = getattr(getattr(desk.operations, verb.group), name)
+    act = getattr(getattr(context.operations, verb.group), name)
     try:
-        said = verb.unpacked(await read_bytes(desk.request, BODY_MAX))
-        if name == "load" and "peer" not in desk.request.scope["state"]:  # on the machine itself they may do it anyway
-            _refuse_trust(said.get("records", ()))
-        _refuse_missing(act, said)
-        if said.get("params") and "job" in said:
-            job, params = await desk.operations.jobs.get_job(said["job"]), said["params"]
+        arguments = verb.unpacked(await read_bytes(context.request, BODY_MAX))
+        if (
+            name == "load" and "peer" not in context.request.scope["state"]
+        ):  # on the machine itself they may do it anyway
+            _refuse_trust(arguments.get("records", ()))
+        _refuse_missing(act, arguments)
+        if arguments.get("params") and "job" in arguments:
+            job, params = await context.operations.jobs.get_job(arguments["job"]), arguments["params"]
             for each in [params] if isinstance(params, Mapping) else params:
-                check_asker(desk, job, each)
+                check_asker(context, job, each)
         if verb.is_paged:
-            return await _paged(act(**said))
-        answer = await act(**said)
+            return await _paged(act(**arguments))
+        answer = await act(**arguments)
     except PolluxError as error:
         problem = problem_of(error)
-        problem.more["error"] = told(error)
+        problem.more["error"] = record_of(error)
         return _versioned(problem.response())
-    return _answer(packed_answer(answer, is_masked=desk.identity.role < Role.ADMIN))
+    return _answer(packed_answer(answer, is_masked=context.identity.role < Role.ADMIN))
 
 
-def _refuse_missing(verb: Callable[..., Any], said: Mapping[str, Any]) -> None:
+def _refuse_missing(verb: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     try:
-        signature(verb).bind(**said)
+        signature(verb).bind(**arguments)
     except TypeError as error:
         raise InvalidInput(f"wrong arguments: {error}", cure="use a `pollux` command") from None
 
 
 async def _paged(pages: AsyncIterator[Any]) -> Response:
-    """A page a line, as they come; what stands against the first of them can still be said."""
+    """One page on each line; an error of the first one still gets its own status."""
     first = await anext(pages)
 
     async def lines() -> AsyncIterator[bytes]:
@@ -128,15 +129,15 @@ async def _paged(pages: AsyncIterator[Any]) -> Response:
 
 
 def _refuse_trust(records: Any) -> None:
-    """A job of a file or of code may hold secrets and reach every network; nobody gets such a one by saying so."""
+    """Refuse records of jobs of files or code: those may hold secrets and reach every network."""
     for kind, data in records:
         if kind == "job" and isinstance(data, dict) and data.get("source", API_SOURCE) != API_SOURCE:
-            what = f"job {data.get('id')!r} is one of {data.get('source')!r}, and would be trusted like it"
+            what = f"job {data.get('id')!r} is one of {data.get('source')!r}, and would be trusted as such"
             raise InvalidInput(what, cure="load it into the store itself: `pollux store load --store URL`")
 
 
-def _refuse_other_versions(desk: RequestContext) -> None:
-    theirs = desk.request.headers.get(VERSION_HEADER, "")
+def _refuse_other_versions(context: RequestContext) -> None:
+    theirs = context.request.headers.get(VERSION_HEADER, "")
     if theirs != __version__:
         raise Problem(
             409,

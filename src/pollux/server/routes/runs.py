@@ -10,14 +10,11 @@ from msgspec.structs import replace
 from pollux.app.operations.runs import RunAccepted, RunRequest
 from pollux.errors import PolluxError
 from pollux.model import Answer
-from pollux.server.authorization import check_asker
-from pollux.server.cooperative import each_made, in_pieces
+from pollux.server.auth import Role, check_asker
 from pollux.server.limits import BATCH_BODY_MAX
 from pollux.server.problems import Problem, problem_of
-from pollux.server.roles import Role
-from pollux.server.routes.job_actions import WhyView, page_of, why_view
-from pollux.server.routes.jobs import made_id, quoted
-from pollux.server.routing import Reply, RequestContext, Routes
+from pollux.server.routes.jobs import WhyView, made_id, page_of, quoted, why_view
+from pollux.server.routing import Reply, RequestContext, Routes, each_made, in_pieces
 from pollux.server.schemas.jobs import JobRef
 from pollux.server.schemas.reading import read_fields
 from pollux.server.schemas.runs import (
@@ -70,10 +67,10 @@ class RunCancelled(Struct, frozen=True):
 
 
 @routes.get("/api/v2/runs", Role.VIEWER, beyond=OTHER_CURSOR)
-async def list_runs(desk: RequestContext, query: RunQuery) -> RunList:
+async def list_runs(context: RequestContext, query: RunQuery) -> RunList:
     """List runs: live ones by due time, then finished ones, newest first."""
     where = run_filter_of(query)
-    page = await page_of(desk, query, where)
+    page = await page_of(context, query, where)
     return RunList(await each_made(run_view, page.runs), page.next, unreadable_views(page.unreadable))
 
 
@@ -88,18 +85,18 @@ async def list_runs(desk: RequestContext, query: RunQuery) -> RunList:
     example=EXAMPLE,
     beyond="params that the job's handler does not accept, and both `at` and `delay`",
 )
-async def enqueue(desk: RequestContext, body: RunBody) -> Reply:
+async def enqueue(context: RequestContext, body: RunBody) -> Reply:
     """Enqueue one run of a job, now, `at` a time or after a `delay`.
 
     The same `id` again returns the existing run: 200, and `message` names the sent fields that were ignored.  At most
     one live run may have a `key`: otherwise 409.  The job's schedule goes on until a run for later is due.
     """
-    job = await desk.operations.jobs.get_job(body.job_id)
-    check_asker(desk, job, body.params)
-    accepted = await desk.operations.runs.accept(
+    job = await context.operations.jobs.get_job(body.job_id)
+    check_asker(context, job, body.params)
+    accepted = await context.operations.runs.accept(
         job,
         body.params,
-        id=made_id(desk) if body.id is None and desk.once else body.id,
+        id=made_id(context) if body.id is None and context.once else body.id,
         key=body.key,
         at=body.at,
         delay=body.delay,
@@ -112,13 +109,13 @@ async def enqueue(desk: RequestContext, body: RunBody) -> Reply:
 
 
 @routes.post("/api/v2/runs/batch", Role.OPERATOR, keyed=True, body_max=BATCH_BODY_MAX, example={"runs": [EXAMPLE]})
-async def enqueue_batch(desk: RequestContext, body: RunsBody) -> RunsAnswer:
+async def enqueue_batch(context: RequestContext, body: RunsBody) -> RunsAnswer:
     """Enqueue up to 1,000 runs in one write; each has its own answer."""
     asks: list[RunRequest | PolluxError | Problem] = []
     async for number, sent in in_pieces(body.runs):
-        asks.append(_ask(desk, {"job_id": body.job_id, **sent} if body.job_id is not None else sent, number))
-    asks = await _permitted(desk, asks)
-    accepted = iter(await desk.operations.runs.enqueue_each([ask for ask in asks if isinstance(ask, RunRequest)]))
+        asks.append(_ask(context, {"job_id": body.job_id, **sent} if body.job_id is not None else sent, number))
+    asks = await _permitted(context, asks)
+    accepted = iter(await context.operations.runs.enqueue_each([ask for ask in asks if isinstance(ask, RunRequest)]))
     named = [bool(sent.get("id")) for sent in body.runs]
     items = [
         _item(next(accepted) if isinstance(ask, RunRequest) else ask, own) for ask, own in zip(asks, named, strict=True)
@@ -128,48 +125,48 @@ async def enqueue_batch(desk: RequestContext, body: RunsBody) -> RunsAnswer:
 
 
 @routes.get("/api/v2/runs/{run_id}", Role.VIEWER, refuses=(409,))
-async def show(desk: RequestContext, run_id: str) -> RunView:
+async def show(context: RequestContext, run_id: str) -> RunView:
     """Show one run in full."""
-    return run_view(await desk.operations.runs.get_run(run_id))
+    return run_view(await context.operations.runs.get_run(run_id))
 
 
 @routes.post("/api/v2/runs/{run_id}/cancel", Role.OPERATOR)
-async def cancel(desk: RequestContext, run_id: str, body: ReasonBody) -> RunCancelled:
+async def cancel(context: RequestContext, run_id: str, body: ReasonBody) -> RunCancelled:
     """Cancel one run: at once if it waits, by request if it runs."""
-    await desk.operations.runs.find_run(run_id)
-    [answer] = await desk.operations.runs.cancel_runs([run_id], reason=body.reason or "")
+    await context.operations.runs.find_run(run_id)
+    [answer] = await context.operations.runs.cancel_runs([run_id], reason=body.reason or "")
     is_new = answer.answer is Answer.OK
     words = "cancelled, or requested to stop" if is_new else "it has ended already, or was requested to stop before"
     return RunCancelled(words, run_id, answer.answer.value)
 
 
 @routes.get("/api/v2/runs/{run_id}/why", Role.VIEWER)
-async def why(desk: RequestContext, run_id: str) -> WhyView:
+async def why(context: RequestContext, run_id: str) -> WhyView:
     """Explain why the run runs or does not run."""
-    await desk.operations.runs.find_run(run_id)
-    return await why_view(desk, run_id)
+    await context.operations.runs.find_run(run_id)
+    return await why_view(context, run_id)
 
 
-def _ask(desk: RequestContext, sent: dict[str, Any], number: int) -> RunRequest | PolluxError:
+def _ask(context: RequestContext, sent: dict[str, Any], number: int) -> RunRequest | PolluxError:
     try:
         one = read_fields(RunBody, sent)
     except PolluxError as error:
         return error
-    run_id = made_id(desk, number) if one.id is None and desk.once else one.id
+    run_id = made_id(context, number) if one.id is None and context.once else one.id
     return RunRequest(one.job_id, one.params, run_id, one.key, one.at, one.delay, one.priority)
 
 
 async def _permitted(
-    desk: RequestContext, asks: list[RunRequest | PolluxError | Problem]
+    context: RequestContext, asks: list[RunRequest | PolluxError | Problem]
 ) -> list[RunRequest | PolluxError | Problem]:
     """Those with params may need another role, by the handler of their job."""
     ids = list(dict.fromkeys(ask.job_id for ask in asks if isinstance(ask, RunRequest) and ask.params))
-    jobs = {job.id: job for job in await desk.operations.jobs.jobs_by_id(ids) if job is not None} if ids else {}
+    jobs = {job.id: job for job in await context.operations.jobs.jobs_by_id(ids) if job is not None} if ids else {}
     checked: list[RunRequest | PolluxError | Problem] = []
     for ask in asks:
         try:
             if isinstance(ask, RunRequest) and ask.job_id in jobs:
-                check_asker(desk, jobs[ask.job_id], ask.params)
+                check_asker(context, jobs[ask.job_id], ask.params)
             checked.append(ask)
         except (Problem, PolluxError) as error:
             checked.append(error)

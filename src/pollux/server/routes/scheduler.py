@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -10,14 +11,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from pollux.app.forecast import foretell, known_of
 from pollux.app.operations.control import Setting, TriggerResult
 from pollux.app.operations.status import nodes_now
-from pollux.app.reload import ReloadResult
+from pollux.app.reload import OptionChange, ReloadResult
 from pollux.config.settings import LIVE_PATHS, is_overruled
 from pollux.errors import InvalidInput, NotFound, read_at
 from pollux.model import Job
-from pollux.server.roles import Role
+from pollux.server.auth import Role
 from pollux.server.routing import RequestContext, Routes
 from pollux.server.schemas.jobs import moment
-from pollux.server.schemas.runs import Text, given
+from pollux.server.schemas.reading import view
+from pollux.server.schemas.runs import ReasonBody, Text, or_none
 from pollux.units import DAY_MS, duration_ms, moment_ms
 
 PLAN_JOBS_MAX = 200_000
@@ -30,10 +32,6 @@ routes = Routes("scheduler")
 
 class NodeQuery(Struct, frozen=True, forbid_unknown_fields=True):
     node: Annotated[str, Meta(max_length=300, description="only this node; default: all")] | UnsetType = UNSET
-
-
-class DrainBody(Struct, frozen=True, forbid_unknown_fields=True):
-    reason: Annotated[str, Meta(max_length=1_000)] | None = None
 
 
 class DrainView(Struct, frozen=True):
@@ -163,27 +161,27 @@ class PlanView(Struct, frozen=True):
 
 
 @routes.post("/api/v2/scheduler/drain", Role.OPERATOR, refuses=(404,))
-async def drain(desk: RequestContext, query: NodeQuery, body: DrainBody) -> DrainView:
+async def drain(context: RequestContext, query: NodeQuery, body: ReasonBody) -> DrainView:
     """Stop workers from claiming runs until they are resumed, also across restarts; current runs and planning go on."""
-    node = given(query.node)
-    await desk.operations.workers.drain_workers(node, reason=body.reason or "")
+    node = or_none(query.node)
+    await context.operations.workers.drain_workers(node, reason=body.reason or "")
     words = "the workers are drained" if node is None else f"node {node} is drained"
-    return DrainView(words, draining=True, node=node, workers_busy=await _busy(desk, node))
+    return DrainView(words, draining=True, node=node, workers_busy=await _busy(context, node))
 
 
 @routes.post("/api/v2/scheduler/resume", Role.OPERATOR, refuses=(409,))
-async def resume(desk: RequestContext, query: NodeQuery) -> DrainView:
+async def resume(context: RequestContext, query: NodeQuery) -> DrainView:
     """Let the workers claim again."""
-    node = given(query.node)
-    was = await desk.operations.workers.resume_workers(node)
+    node = or_none(query.node)
+    was = await context.operations.workers.resume_workers(node)
     words = "the workers claim again" if was else "the workers were not drained"
-    return DrainView(words, draining=False, node=node, workers_busy=await _busy(desk, node))
+    return DrainView(words, draining=False, node=node, workers_busy=await _busy(context, node))
 
 
 @routes.post("/api/v2/scheduler/trigger", Role.OPERATOR)
-async def trigger(desk: RequestContext) -> TriggerView:
+async def trigger(context: RequestContext) -> TriggerView:
     """Make the leader plan now, on whichever node it is, and report what it fired and released."""
-    done: TriggerResult = await desk.operations.workers.trigger()
+    done: TriggerResult = await context.operations.workers.trigger()
     words = f"{done.fired} fired, {done.released} released, {done.skipped} skipped"
     if not done.leaders:
         words = "there is no leader, so nothing was planned"
@@ -193,7 +191,7 @@ async def trigger(desk: RequestContext) -> TriggerView:
 
 
 @routes.post("/api/v2/scheduler/reload", Role.ADMIN, refuses=(409, 422), example={"dry_run": True}, beyond=NO_FILE)
-async def reload(desk: RequestContext, body: ReloadBody) -> ReloadView:
+async def reload(context: RequestContext, body: ReloadBody) -> ReloadView:
     """Read the config file again and apply it; an invalid file changes nothing.
 
     `dry_run` only reports what would change; with `text`, what that text would change instead of the file.  A text
@@ -203,30 +201,30 @@ async def reload(desk: RequestContext, body: ReloadBody) -> ReloadView:
     if body.text is None and (body.called or body.source):
         raise InvalidInput("it is required with `called` and `source`", where="text", cure="send the text")
     called, source = body.called or "", body.source or ""
-    verbs, dry_run, replace = desk.operations, body.dry_run, body.replace
+    verbs, dry_run, replace = context.operations, body.dry_run, body.replace
     return _reloaded(
         await verbs.config_file.reload(dry_run=dry_run, text=body.text, called=called, source=source, replace=replace)
     )
 
 
 @routes.post("/api/v2/scheduler/rollback", Role.ADMIN, refuses=(404, 409, 422), beyond=NO_FILE)
-async def rollback(desk: RequestContext, body: RollbackBody) -> ReloadView:
+async def rollback(context: RequestContext, body: RollbackBody) -> ReloadView:
     """Write the previous text back into the config file, and apply it."""
-    return _reloaded(await desk.operations.config_file.rollback(body.to, replace=body.replace))
+    return _reloaded(await context.operations.config_file.rollback(body.to, replace=body.replace))
 
 
 @routes.get("/api/v2/scheduler/file-versions", Role.VIEWER, refuses=(422,), beyond=NO_FILE)
-async def file_versions(desk: RequestContext) -> FileVersions:
+async def file_versions(context: RequestContext) -> FileVersions:
     """List the texts of the config file that were applied, oldest first."""
     return FileVersions(
-        [FileVersion(each.digest, moment(each.at_ms)) for each in await desk.operations.config_file.file_versions()]
+        [FileVersion(each.digest, moment(each.at_ms)) for each in await context.operations.config_file.file_versions()]
     )
 
 
 @routes.get("/api/v2/scheduler/settings", Role.VIEWER)
-async def settings(desk: RequestContext) -> SettingList:
+async def settings(context: RequestContext) -> SettingList:
     """List the options that were changed for all nodes, and by whom."""
-    return SettingList([_setting(desk, each) for each in await desk.operations.settings.list_settings()])
+    return SettingList([_setting(context, each) for each in await context.operations.settings.list_settings()])
 
 
 @routes.put(
@@ -234,37 +232,37 @@ async def settings(desk: RequestContext) -> SettingList:
     Role.ADMIN,
     example={"value": 50},
     beyond="a value that this option does not allow",
-    parts_say=CHANGEABLE,
+    parts_schema=CHANGEABLE,
 )
-async def change_setting(desk: RequestContext, path: str, body: SettingBody) -> SettingView:
+async def change_setting(context: RequestContext, path: str, body: SettingBody) -> SettingView:
     """Change an option for all nodes, also across restarts."""
-    return _setting(desk, await desk.operations.settings.set_setting(path, body.value))
+    return _setting(context, await context.operations.settings.set_setting(path, body.value))
 
 
-@routes.delete("/api/v2/scheduler/settings/{path}", Role.ADMIN, parts_say=CHANGEABLE)
-async def unset_setting(desk: RequestContext, path: str) -> SettingGone:
+@routes.delete("/api/v2/scheduler/settings/{path}", Role.ADMIN, parts_schema=CHANGEABLE)
+async def unset_setting(context: RequestContext, path: str) -> SettingGone:
     """Remove a setting, so that the file or the default applies again."""
-    if not await desk.operations.settings.unset_setting(path):
+    if not await context.operations.settings.unset_setting(path):
         raise NotFound("setting", path, cure="it is not set: the file or the default applies already")
     return SettingGone("the file or the default applies again", path)
 
 
 @routes.get("/api/v2/scheduler/plan", Role.VIEWER, refuses=(409,), beyond="a window out of range")
-async def plan(desk: RequestContext, query: PlanQuery) -> PlanView:
+async def plan(context: RequestContext, query: PlanQuery) -> PlanView:
     """Forecast the firings of a window: list, histogram, and the number of jobs without a schedule."""
-    now_ms = desk.operations.now_ms()
-    since = given(query.since)
+    now_ms = context.operations.now_ms()
+    since = or_none(query.since)
     from_ms = now_ms if since is None else read_at("from", moment_ms, since)
     width_ms = read_at("window", duration_ms, query.window)
     if not now_ms - DAY_MS <= from_ms <= now_ms + PLAN_MAX_MS:
         raise InvalidInput("out of range", where="from", cure="from a day ago to 366d ahead")
     if not 0 < width_ms <= PLAN_MAX_MS:
         raise InvalidInput("out of range", where="window", cure="more than 0, and at most 366d")
-    if (count := (await desk.operations.status.counts()).jobs) > PLAN_JOBS_MAX:
+    if (count := (await context.operations.status.counts()).jobs) > PLAN_JOBS_MAX:
         cure = f"this route handles at most {PLAN_JOBS_MAX:,}; use `pollux plan`"
         raise InvalidInput(f"there are {count:,} jobs", cure=cure)
-    known = await known_of(desk.operations)
-    group, job_id = given(query.group), given(query.job_id)
+    known = await known_of(context.operations)
+    group, job_id = or_none(query.group), or_none(query.job_id)
 
     def chosen(job: Job) -> bool:
         return (group is None or job.group == group) and (job_id is None or job.id == job_id)
@@ -295,36 +293,34 @@ async def plan(desk: RequestContext, query: PlanQuery) -> PlanView:
     )
 
 
-async def _busy(desk: RequestContext, node: str | None) -> int:
-    return sum(each.busy for each in await nodes_now(desk.operations) if node in (None, each.id))
+async def _busy(context: RequestContext, node: str | None) -> int:
+    return sum(each.busy for each in await nodes_now(context.operations) if node in (None, each.id))
 
 
 def _reloaded(done: ReloadResult) -> ReloadView:
     words = "this would change" if done.is_dry else "the file is applied"
-    return ReloadView(
+    return view(
+        ReloadView,
+        done,
         message="nothing changes" if done.is_empty else words,
-        path=done.path,
-        digest=done.digest,
         dry_run=done.is_dry,
-        added=done.added,
-        changed=done.changed,
-        removed=done.removed,
-        same=done.same,
-        lines=list(done.lines),
-        options=[ChangeView(each.path, str(each.before), str(each.after)) for each in done.options],
-        needs_restart=[ChangeView(each.path, str(each.before), str(each.after)) for each in done.needs_restart],
-        source=done.source,
-        unseen=list(done.unseen),
-        refused=done.refused,
+        options=_changes(done.options),
+        needs_restart=_changes(done.needs_restart),
     )
 
 
-def _setting(desk: RequestContext, each: Setting) -> SettingView:
-    return SettingView(each.path, each.value, each.by, moment(each.at_ms), each.meaning, _overruled_by(desk, each.path))
+def _changes(found: Iterable[OptionChange]) -> list[ChangeView]:
+    return [ChangeView(each.path, str(each.before), str(each.after)) for each in found]
 
 
-def _overruled_by(desk: RequestContext, path: str) -> str:
-    reloader = desk.app.reloader
+def _setting(context: RequestContext, each: Setting) -> SettingView:
+    return SettingView(
+        each.path, each.value, each.by, moment(each.at_ms), each.meaning, _overruled_by(context, each.path)
+    )
+
+
+def _overruled_by(context: RequestContext, path: str) -> str:
+    reloader = context.app.reloader
     if reloader is None or not is_overruled(reloader.config, path):
         return ""
     return reloader.config.origins[path]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from pollux.app.operations.tokens import NAME_CHARS_MAX, OVERLAP, Token
-from pollux.server.roles import Role
+from pollux.server.auth import Role
 from pollux.server.routing import Reply, RequestContext, Routes
 from pollux.server.schemas.jobs import Duration
 
@@ -39,9 +39,9 @@ class NewToken(Struct, frozen=True):
 
 
 @routes.get(PATH, Role.ADMIN)
-async def tokens(desk: RequestContext) -> TokenList:
+async def tokens(context: RequestContext) -> TokenList:
     """List all tokens, without their secrets."""
-    return TokenList(await desk.operations.tokens.list_tokens())
+    return TokenList(await context.operations.tokens.list_tokens())
 
 
 @routes.post(
@@ -53,20 +53,20 @@ async def tokens(desk: RequestContext) -> TokenList:
     example={"role": "viewer", "name": "grafana"},
     beyond="an `expires` of zero",
 )
-async def create(desk: RequestContext, body: TokenBody) -> Reply:
+async def create(context: RequestContext, body: TokenBody) -> Reply:
     """Create a token; all nodes of the store accept it at once."""
-    made = await desk.operations.tokens.create_token(body.role, name=body.name, expires=body.expires)
+    made = await context.operations.tokens.create_token(body.role, name=body.name, expires=body.expires)
     return Reply(NewToken(made.secret, made.token), 201)
 
 
 @routes.delete(f"{PATH}/{{token_id}}", Role.ADMIN)
-async def revoke(desk: RequestContext, token_id: str) -> Token:
+async def revoke(context: RequestContext, token_id: str) -> Token:
     """Revoke a token by its id or name; every node refuses it within seconds."""
-    return await desk.operations.tokens.revoke_token(token_id)
+    return await context.operations.tokens.revoke_token(token_id)
 
 
 @routes.post(f"{PATH}/{{token_id}}/rotate", Role.ADMIN, answer=NewToken, status=201, refuses=(409,))
-async def rotate(desk: RequestContext, token_id: str, body: RotateBody) -> Reply:
+async def rotate(context: RequestContext, token_id: str, body: RotateBody) -> Reply:
     """Replace a token by a new one; the old one stays valid for the overlap."""
-    made = await desk.operations.tokens.rotate_token(token_id, overlap=body.overlap)
+    made = await context.operations.tokens.rotate_token(token_id, overlap=body.overlap)
     return Reply(NewToken(made.secret, made.token), 201)

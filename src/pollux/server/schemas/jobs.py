@@ -1,19 +1,26 @@
 """Schemas of jobs: the fields of the config file, and older names of them, in requests and answers.
 
 `JobBody` is a request, `JobView` an answer.  An answer may be sent back as a request: its read-only fields are ignored.
+A body becomes a job by the same rules as in a config file.  Two names of one field may both be sent if their values are
+equal.  Features that this version lacks are refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
 from pollux.app.operations.status import last_outcome
-from pollux.model import VERSION_MAX, Cron, Interval, Job, Once, OnEvent, Retry
-from pollux.schedule.builders import describe_schedule
+from pollux.errors import InvalidConfig, InvalidInput, problems_of
+from pollux.job_builder import job_of
+from pollux.model import API_SOURCE, VERSION_MAX, Cron, Interval, Job, Once, OnEvent, Retry, Schedule
+from pollux.schedule import builders, validate
 from pollux.secrets import HIDDEN, hide
+from pollux.server.schemas.reading import UnfitBody
 from pollux.units import DURATION_MAX_MS, SECOND_MS, format_moment, format_ms
 
 ID_PATTERN = r"^[A-Za-z0-9._:/\-]{1,200}$"
@@ -55,6 +62,21 @@ Moment = Annotated[
 ]
 _OLDER = {"deprecated": True}  # fields of older schedulers, still accepted
 PriorityWord = Literal["high", "normal", "low", 1, 2, 3]
+URL_HANDLER = "http"
+NOT_YET = ("depends_on", "trigger_webhook", "trigger_channel")
+_PLAIN = ("name", "priority", "group", "target", "overlap", "misfire", "isolate", "tags", "source_id")
+_KINDS = {  # schedule field -> values of `schedule_type`
+    "interval": ("interval",),
+    "cron": ("cron",),
+    "at": ("once",),
+    "once": ("immediate", "once"),
+    "event": ("event",),
+}
+_SCHEDULE = ("schedule_type", "cron_expression", "cron", "tz", "interval", "start", "spread", "at", "once", "event")
+CheckParams = Callable[
+    [str, Mapping[str, Any]], None
+]  # raises `InvalidInput` for params that a handler does not accept
+_BELONGS = {"tz": "cron", "start": "interval", "spread": "interval"}
 StateWord = Literal["active", "running", "waiting", "paused", "disabled", "undeclared", "done"]
 
 
@@ -222,12 +244,12 @@ def view_of(job: Job, state: StateWord, held: str, failing_since_ms: int | None)
         url=url if isinstance(url, str) else None,
         handler=job.handler,
         params=params,
-        schedule=describe_schedule(job.schedule),
+        schedule=builders.describe_schedule(job.schedule),
         schedule_enabled=job.enabled,
         enabled=job.enabled,
         priority=job.priority,
         timeout_seconds=seconds(job.timeout_ms),
-        retry=_retry(job.retry),
+        retry=_retry_view(job.retry),
         overlap=job.overlap,
         misfire=job.misfire,
         isolate=job.isolate,
@@ -246,12 +268,12 @@ def view_of(job: Job, state: StateWord, held: str, failing_since_ms: int | None)
         held=hide(held),
         next_due_at=moment(job.next_due_ms),
         last_due_at=moment(job.last_due_ms),
-        last=_last(job, failing_since_ms),
-        **_schedule(job),
+        last=_last_view(job, failing_since_ms),
+        **_schedule_view(job),
     )
 
 
-def _schedule(job: Job) -> dict[str, Any]:
+def _schedule_view(job: Job) -> dict[str, Any]:
     words: dict[str, Any] = dict.fromkeys(("cron_expression", "tz", "interval", "start", "spread", "at"))
     match job.schedule:
         case Cron(line=line, tz=tz):
@@ -269,7 +291,7 @@ def _schedule(job: Job) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1_000)
-def _retry(retry: Retry) -> RetryBody:
+def _retry_view(retry: Retry) -> RetryBody:
     return RetryBody(
         attempts=retry.attempts_max,
         base=format_ms(retry.base_ms),
@@ -279,7 +301,7 @@ def _retry(retry: Retry) -> RetryBody:
     )
 
 
-def _last(job: Job, failing_since_ms: int | None) -> LastView:
+def _last_view(job: Job, failing_since_ms: int | None) -> LastView:
     memory = job.memory
     return LastView(
         outcome=last_outcome(job),
@@ -295,3 +317,219 @@ def _last(job: Job, failing_since_ms: int | None) -> LastView:
         dead=memory.dead,
         skips=dict(memory.skips),
     )
+
+
+class _Reading:
+    """One body and the list of its problems."""
+
+    def __init__(self, body: JobBody) -> None:
+        self.body = body
+        self.problems: list[InvalidInput] = []
+        self.words = {"params": word_of_params(body)}  # our name of a field -> the name in the body
+
+    def refuse(self, where: str, what: str, cure: str = "") -> None:
+        self.problems.append(InvalidInput(what, where=where, cure=cure))
+
+    def tell(self, error: InvalidInput, where: str = "") -> None:
+        """Add the problems of an error, with the field names of the body."""
+        for one in problems_of(error):
+            path = (one.at(where) if where else one).where.split(".")
+            if path[0] == "schedule" and path[-1] in _BELONGS:
+                path = path[-1:]
+            elif path[0] == "schedule":
+                path = [self.words.get("schedule", "")]
+            elif path[0] == "params":
+                path = [place_in(".".join(path), self.words["params"])]
+            else:
+                path[0] = self.words.get(path[0], path[0])
+            self.problems.append(InvalidInput(one.what, where=".".join(path), cure=one.cure))
+
+    def same(self, ours: str, theirs: str) -> Any:
+        """The value of a field that has two names."""
+        mine, other = getattr(self.body, ours), getattr(self.body, theirs)
+        if mine is not None and other is not None and mine != other:
+            self.refuse(theirs, f"{theirs} and {ours} differ", "keep one of them")
+        self.words[ours] = theirs if mine is None else ours
+        return other if mine is None else mine
+
+
+def job_of_body(body: JobBody, job_id: str, check: CheckParams) -> Job:
+    """The job, or `InvalidInput`, or `InvalidConfig` with every problem.
+
+    The put itself checks the params against the handler; here they are checked only if there are other problems.
+    """
+    reading = _Reading(body)
+    for name in NOT_YET:
+        if getattr(body, name):
+            reading.refuse(name, "not supported in this version", "omit it")
+    handler, params = _handler(reading)
+    schedule = _schedule(reading)
+    given: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(body, name)) is not None}
+    given["params"] = params
+    if (enabled := reading.same("enabled", "schedule_enabled")) is not None:
+        given["enabled"] = enabled
+    if (timeout := reading.same("timeout", "timeout_seconds")) is not None:
+        given["timeout"] = timeout
+    if (retry := _retry(body.retry)) is not None:
+        given["retry"] = retry
+    try:
+        job = job_of(id=job_id, handler=handler or "x", schedule=schedule, source=API_SOURCE, **given)
+    except InvalidInput as error:
+        reading.tell(error)
+    if reading.problems:
+        _check_params(reading, handler, params, check)
+        raise reading.problems[0] if len(reading.problems) == 1 else InvalidConfig(reading.problems)
+    return job
+
+
+def also_wrong(unfit: UnfitBody) -> list[InvalidInput]:
+    """Problems of the decoded fields that do not follow from the undecoded ones."""
+    bad = {problem.where.partition(".")[0] for problem in unfit.problems}
+    try:
+        job_of_body(unfit.partial, unfit.partial.id or "x", lambda *_: None)
+    except InvalidInput as error:
+        found = problems_of(error)
+    else:
+        return []
+    doubted = {"handler"} if bad & {"url", "http", "exec", "handler"} else set()
+    doubted |= set(_SCHEDULE) if bad & set(_SCHEDULE) else set()
+    return [problem for problem in found if problem.where.partition(".")[0] not in bad | doubted]
+
+
+def word_of_params(body: JobBody) -> str:
+    """The field of the body that has the params."""
+    if body.http is not None or body.exec is not None:
+        return "http" if body.http is not None else "exec"
+    return "url" if body.url is not None and not body.params else "params"
+
+
+def place_in(where: str, word: str) -> str:
+    """The place `where` in the params, with the field name `word` of the body."""
+    rest = where.removeprefix("params").removeprefix(".")
+    return word if word == "url" and rest in {"", "url"} else ".".join(part for part in (word, rest) if part)
+
+
+def _handler(reading: _Reading) -> tuple[str | None, dict[str, Any]]:
+    """The handler and its params."""
+    body = reading.body
+    if body.http is not None and body.exec is not None:
+        reading.refuse("exec", "http and exec exclude each other", "keep one of them")
+        return None, {}
+    if body.http is not None:
+        return _built_in(reading, URL_HANDLER, {"url": body.http} if isinstance(body.http, str) else body.http)
+    if body.exec is not None:
+        return _built_in(reading, "exec", body.exec if isinstance(body.exec, dict) else {"argv": body.exec})
+    handler = body.handler or (URL_HANDLER if body.url is not None else None)
+    if handler is None:
+        cure = 'send "url": "https://...", or "handler": the name of one that a node has'
+        reading.refuse("handler", "nothing to run is named", cure)
+        return None, {}
+    params = dict(body.params or {})
+    if body.url is not None and handler != URL_HANDLER:
+        reading.refuse("url", f"handler {handler!r} has no url", 'send it in "params"')
+    elif body.url is not None and params.setdefault("url", body.url) != body.url:
+        reading.refuse("url", "url and params.url differ", "keep one of them")
+    return handler, params
+
+
+def _built_in(reading: _Reading, name: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    body = reading.body
+    if body.handler not in (None, name):
+        reading.refuse("handler", f"handler {body.handler!r} contradicts {name}", "keep one of them")
+    for other in ("params", "url"):
+        if getattr(body, other) is not None:
+            reading.refuse(other, f"{other} is not allowed with {name}", f"send it inside {name}")
+    return name, dict(params)
+
+
+def _check_params(reading: _Reading, handler: str | None, params: Mapping[str, Any], check: CheckParams) -> None:
+    try:
+        if handler is not None:
+            check(handler, params)
+    except InvalidInput as error:
+        reading.tell(error, "params")
+
+
+def _kinds(body: JobBody) -> list[str]:
+    cron = body.cron_expression if body.cron is None else body.cron
+    said: Mapping[str, Any] = {
+        "interval": body.interval,
+        "cron": cron,
+        "at": body.at,
+        "once": body.once or None,
+        "event": body.event or None,
+    }
+    named = [name for name, value in said.items() if value is not None]
+    by_type = {"immediate": "once", "event": "event"}.get(body.schedule_type or "")
+    return named or ([by_type] if by_type else [])
+
+
+def _schedule(reading: _Reading) -> Schedule | None:
+    body = reading.body
+    line = reading.same("cron", "cron_expression")
+    kinds = _kinds(body)
+    if len(kinds) > 1:
+        reading.refuse(kinds[1], f"{' and '.join(kinds)} exclude each other", "keep one of them")
+        for each in kinds:
+            _judge(reading, each, line)
+        return None
+    kind = kinds[0] if kinds else ""
+    if not _fits_type(reading, kind):
+        _judge(reading, kind, line)
+        return None
+    for modifier, owner in _BELONGS.items():
+        if getattr(body, modifier) is not None and kind != owner:
+            reading.refuse(modifier, f"it needs {owner}", f"omit it, or send {owner}")
+    reading.words["schedule"] = reading.words.get(kind, kind)
+    try:
+        return _made(kind, body, line)
+    except InvalidInput as error:
+        reading.tell(error, "schedule")
+        return None
+
+
+def _judge(reading: _Reading, kind: str, line: str) -> None:
+    """Check a schedule field that is refused anyway, for its own problems."""
+    reading.words["schedule"] = reading.words.get(kind, kind)
+    try:
+        made = _made(kind, reading.body, line)
+        if made is not None:
+            validate(made, reading.body.id or "x")
+    except InvalidInput as error:
+        reading.tell(error, "schedule")
+
+
+def _made(kind: str, body: JobBody, line: str) -> Schedule | None:
+    match kind:
+        case "interval":
+            return builders.every(body.interval or 0, start=body.start, spread=body.spread is not False)
+        case "cron":
+            return builders.cron(line, tz=body.tz or "UTC")
+        case "at":
+            return builders.once(body.at)
+        case "once":
+            return builders.once()
+        case "event":
+            return builders.on_event()
+    return None
+
+
+def _fits_type(reading: _Reading, kind: str) -> bool:
+    """Does `schedule_type`, if sent, match the other fields?"""
+    said = reading.body.schedule_type
+    if said is None or (said == "manual" and not kind) or said in _KINDS.get(kind, ()):
+        return True
+    if said == "manual":
+        reading.refuse("schedule_type", f"it is manual, but {kind} is a schedule", f"omit {kind}")
+    elif kind:
+        reading.refuse("schedule_type", f"it is {said}, but {kind} is sent", "keep one of them")
+    else:
+        missing = {"cron": "cron_expression", "interval": "interval", "once": "at"}.get(said, said)
+        reading.refuse(missing, f"schedule_type is {said}, but {missing} is missing", f"send {missing}")
+    return False
+
+
+def _retry(retry: bool | int | RetryBody | None) -> Any:  # noqa: FBT001  as it came
+    if isinstance(retry, RetryBody):
+        return msgspec.to_builtins(retry)
+    return None if retry is True else retry

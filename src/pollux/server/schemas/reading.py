@@ -26,9 +26,9 @@ from pollux.server.limits import BODY_MAX
 from pollux.server.problems import Problem
 from pollux.units import counted, format_size
 
-_BEYOND = re.compile(r"Expected `([^`]+)` (of length )?(<=|>=|<|>) (\S+)")
-_OTHER = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
-_NOUNS = {
+_OUT_OF_RANGE = re.compile(r"Expected `([^`]+)` (of length )?(<=|>=|<|>) (\S+)")
+_WRONG_TYPE = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
+_TYPE_NAMES = {
     "int": "a whole number",
     "float": "a number",
     "str": "a text",
@@ -39,17 +39,17 @@ _NOUNS = {
 }
 
 
-def in_our_words(said: str, kind: Any) -> tuple[str, str]:
+def plain_message(message: str, kind: Any) -> tuple[str, str]:
     """Problem and cure for an error message of msgspec about a value of that kind."""
-    if found := _BEYOND.match(said):
-        return _beyond(found[1], found[2], found[3], found[4], kind)
-    if found := _OTHER.match(said):
+    if found := _OUT_OF_RANGE.match(message):
+        return _out_of_range(found[1], found[2], found[3], found[4], kind)
+    if found := _WRONG_TYPE.match(message):
         wanted = _wanted(found[1])
         cure = _range(kind) or meaning(kind) or f"give {wanted}"
-        return f"it is {_NOUNS.get(found[2], found[2])}, not {wanted}", cure
-    if "matching regex" in said:
+        return f"it is {_TYPE_NAMES.get(found[2], found[2])}, not {wanted}", cure
+    if "matching regex" in message:
         return "it is not of that form", meaning(kind)
-    return f"{said[:1].lower()}{said[1:]}", meaning(kind)
+    return f"{message[:1].lower()}{message[1:]}", meaning(kind)
 
 
 def meaning(kind: Any) -> str:
@@ -57,7 +57,7 @@ def meaning(kind: Any) -> str:
     return next((meta.description for meta in _metas(kind) if meta.description), "")
 
 
-def _beyond(of: str, length: str | None, sign: str, bound: str, kind: Any) -> tuple[str, str]:
+def _out_of_range(of: str, length: str | None, sign: str, bound: str, kind: Any) -> tuple[str, str]:
     most, figure = sign.startswith("<"), _figure(float(bound))
     if length:
         things = counted(int(bound), "character" if of == "str" else "item")
@@ -83,7 +83,7 @@ def _metas(kind: Any) -> list[Meta]:
 
 def _wanted(kinds: str) -> str:
     known = [each for each in kinds.split(" | ") if each != "null"]
-    nouns = [_NOUNS.get(each, each) for each in known if each != "int" or "float" not in known]
+    nouns = [_TYPE_NAMES.get(each, each) for each in known if each != "int" or "float" not in known]
     return " or ".join(nouns)
 
 
@@ -113,13 +113,18 @@ class UnfitBody(InvalidConfig):
         self.partial = partial
 
 
+def view(kind: type[T], source: Any, **computed: Any) -> T:
+    """A `kind` of an answer: the computed fields, and of `source` the others, by their names."""
+    return kind(**{name: getattr(source, name) for name in kind.__struct_fields__ if name not in computed}, **computed)
+
+
 # bodies
 
 
 async def read_bytes(request: Request, bytes_max: int = BODY_MAX) -> bytes:
     """The body; refused as soon as it exceeds the limit."""
-    said = header_of(request, b"content-length") or ""
-    if said.isascii() and said.isdecimal() and int(said) > bytes_max:
+    length = header_of(request, b"content-length") or ""
+    if length.isascii() and length.isdecimal() and int(length) > bytes_max:
         raise _too_big(bytes_max)
     parts: list[bytes] = []
     size, has_more = 0, True
@@ -234,24 +239,24 @@ def read_body(kind: type[T], value: Any) -> T:
     return read_fields(kind, value)
 
 
-def read_fields(kind: type[T], given: Mapping[str, Any], *, is_text: bool = False) -> T:
+def read_fields(kind: type[T], sent: Mapping[str, Any], *, is_text: bool = False) -> T:
     """Decode field by field if that fails as a whole; `is_text`: numbers and flags are text, as in a query."""
     try:
-        return msgspec.convert(given, kind, strict=not is_text)
+        return msgspec.convert(sent, kind, strict=not is_text)
     except msgspec.ValidationError:
         pass
     known = {field.encode_name: field for field in fields(kind)}
-    problems = [_unknown(name, known) for name in given if name not in known]
+    problems = [_unknown(name, known) for name in sent if name not in known]
     values: dict[str, Any] = {}
     for name, field in known.items():
-        if name not in given:
+        if name not in sent:
             if field.required:
                 problems.append(InvalidInput("it is required", where=name, cure=_cure(kind)))
             continue
         try:
-            values[field.name] = _value(given[name], field, is_text=is_text)
+            values[field.name] = _value(sent[name], field, is_text=is_text)
         except msgspec.ValidationError as error:
-            problems.append(_refusal(name, str(error), given[name], field))
+            problems.append(_refusal(name, str(error), sent[name], field))
     if problems:
         is_whole = all(field.name in values for field in known.values() if field.required)
         raise UnfitBody(problems, kind(**values) if is_whole else None)
@@ -267,13 +272,13 @@ def _value(value: Any, field: FieldInfo, *, is_text: bool) -> Any:
     return msgspec.convert(value, field.type, strict=not is_text)
 
 
-def _refusal(name: str, said: str, value: Any, field: FieldInfo) -> InvalidInput:
-    what, _, place = said.partition(" - at `$")
+def _refusal(name: str, message: str, value: Any, field: FieldInfo) -> InvalidInput:
+    what, _, place = message.partition(" - at `$")
     where = name + place.removesuffix("`")
     if choices := _choices(field.type):
         near = did_you_mean(shortened(value), choices)
         return InvalidInput(f"{shortened(value)!r} is unknown{near}", where=where, cure=f"one of {', '.join(choices)}")
-    wrong, cure = in_our_words(what, field.type)
+    wrong, cure = plain_message(what, field.type)
     return InvalidInput(wrong if place else wrong + _shown(value), where=where, cure=cure)
 
 
@@ -323,10 +328,10 @@ def read_query(kind: type[T], query: bytes) -> T:
     except ValueError:
         cure = f"send at most {QUERY_MAX} parameters, percent-encoded UTF-8"
         raise Problem(400, "invalid query string", cure=cure) from None
-    given = dict(pairs)
-    if len(given) != len(pairs):
+    sent = dict(pairs)
+    if len(sent) != len(pairs):
         raise Problem(400, "duplicate query parameter", cure="keep one of them")
-    return read_fields(kind, given, is_text=True)
+    return read_fields(kind, sent, is_text=True)
 
 
 def unquoted(segment: str) -> str:

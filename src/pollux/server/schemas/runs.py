@@ -191,9 +191,14 @@ def of_cursor() -> Iterator[None]:
         raise placed(error, "cursor") from None
 
 
-def given(value: Any) -> Any:
+def or_none(value: Any) -> Any:
     """The value of a query parameter, or None."""
     return None if value is UNSET else value
+
+
+def set_fields(query: Struct, *names: str) -> dict[str, Any]:
+    """The parameters of these names that a query has."""
+    return {name: value for name in names if (value := getattr(query, name)) is not UNSET}
 
 
 def states_of(query: RunQuery) -> tuple[str, ...]:
@@ -204,7 +209,7 @@ def states_of(query: RunQuery) -> tuple[str, ...]:
 
 
 def run_filter_of(query: RunQuery, states: tuple[RunState, ...] = ()) -> RunFilter:
-    since = given(query.since)
+    since = or_none(query.since)
     is_failed = query.state == FAILED
     if is_failed and query.failed is False:
         what, cure = "state=failed contradicts failed=false", "omit one of them"
@@ -213,11 +218,7 @@ def run_filter_of(query: RunQuery, states: tuple[RunState, ...] = ()) -> RunFilt
         states = (RunState.DONE if is_failed else RunState(query.state),)
     return RunFilter(
         states=states,
-        job_id=given(query.job_id),
-        group=given(query.group),
-        target=given(query.target),
-        failed=True if is_failed else given(query.failed),
+        **set_fields(query, "job_id", "group", "target", "error", "scheduler_version"),
+        failed=True if is_failed else or_none(query.failed),
         finished_after_ms=None if since is None else read_at("since", moment_ms, since),
-        error=given(query.error),
-        scheduler_version=given(query.scheduler_version),
     )

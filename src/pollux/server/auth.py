@@ -1,7 +1,8 @@
-"""Token check with a cache: hashes are notes in the store, read every few seconds and not for each request.
+"""Authentication and authorization: roles, tokens, and what a caller may add or run.
 
-A caller does not learn why a token is invalid, nor from the time of the answer: every one is hashed and compared.  For
-an unknown token the records are read again, at most a few times a second, because it may be new.
+Token hashes are notes in the store, read every few seconds and not for each request.  A caller does not learn why a
+token is invalid, nor from the time of the answer: every one is hashed and compared.  For an unknown token the records
+are read again, at most a few times a second, because it may be new.
 """
 
 from __future__ import annotations
@@ -9,13 +10,39 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
 
-from pollux.app import Pollux
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pollux.app import Operations, Pollux
 from pollux.app.operations.tokens import TokenRecord, hash_of, id_of
-from pollux.errors import InvalidInput, PolluxError, StoreTimeout
-from pollux.secrets import HIDDEN
-from pollux.server.roles import Identity, Role
+from pollux.errors import InvalidInput, PolluxError, StoreTimeout, did_you_mean
+from pollux.model import Job
+from pollux.secrets import HIDDEN, MASK, texts_of
+
+if TYPE_CHECKING:
+    from pollux.server.routing import RequestContext
+
+
+class Role(IntEnum):
+    NOBODY = 0  # probes; no token has this role
+    VIEWER = 1  # reads
+    OPERATOR = 2  # runs, pauses, cancels, revives; adds and changes jobs
+    ADMIN = 3  # tokens, settings, reload, commands to execute
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+class Identity(Struct, frozen=True):
+    name: str  # as in the audit log
+    role: Role
+    budget: str = ""  # key of the rate limit; "": unlimited
+
 
 FRESH_S = 3.0  # age of the cache: a revoked token works no longer than this
 AGAIN_S = 0.25  # between two reads for unknown tokens
@@ -105,3 +132,43 @@ class TokenCheck:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
+
+
+EXEC = "exec"
+
+
+async def known_handlers(operations: Operations, wanted: Collection[str]) -> frozenset[str]:
+    """Handlers of this process; and of all live nodes, if others are wanted."""
+    ours = frozenset(operations.jobs.handler_names()) | {
+        EXEC
+    }  # whether it is enabled is checked elsewhere, with its own error
+    if ours.issuperset(wanted):
+        return ours
+    return ours.union(*(node.handlers for node in await operations.status.nodes()))
+
+
+def check_author(context: RequestContext, job: Job, known: frozenset[str]) -> None:
+    """Raise if the caller may not add or change this job."""
+    if job.handler == EXEC:
+        context.refuse_below(Role.ADMIN)
+    if job.handler not in known:
+        cure = did_you_mean(job.handler, known).strip("; ") or f"known are {', '.join(sorted(known - {EXEC})[:20])}"
+        raise InvalidInput(f"no live node has a handler {job.handler!r}", where="handler", cure=cure)
+    if words := context.app.out_of_reach(job):
+        raise InvalidInput(words, where="url", cure="declare the job in a file or code, or allow its network")
+    for path, text in texts_of(job.params):
+        if text == MASK:
+            what = "it is the mask of a hidden value, not the value"
+            raise InvalidInput(what, where=f"params.{path}", cure="send the value, or omit it")
+
+
+def check_asker(context: RequestContext, job: Job, params: Mapping[str, Any] | None) -> None:
+    """Raise if the caller may not enqueue a run of this job with these params.
+
+    Params can turn a command into another one; a URL in the params has the same limits as that of a job of the API.
+    """
+    if params and job.handler == EXEC:
+        context.refuse_below(Role.ADMIN)
+    if params and "url" in params and (words := context.app.out_of_reach(replace(job, params=dict(params)))):
+        cure = "name the URL in a job of a file or code, or allow its network"
+        raise InvalidInput(words, where="params.url", cure=cure)
