@@ -280,55 +280,6 @@ def unlisted_exports(package: Path) -> list[str]:
     return wrong
 
 
-def crooked_stores(package: Path, backends: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Each backend's class defines the verbs of `Store`, all of them, in the contract's order.
-
-    `backends` names, for each that must be there, the files where its class may live; every other folder of
-    `store/` with a `store.py` is held to the same.
-    """
-    room = package / "store"
-    contract = room / "contract.py"
-    if not contract.is_file():
-        return [f"{contract}: the contract of the stores is missing"]
-    verbs = _methods(ast.parse(contract.read_text()), "Store")
-    if not verbs:
-        return [f"{contract}: there is no class Store with verbs in it"]
-    wrong, found = [], set(room.glob("*/store.py"))
-    for name, places in backends.items():
-        here = [room / place for place in places if (room / place).is_file()]
-        if not here:
-            wrong.append(f"{room}: the backend {name} is missing; expected {' or '.join(places)}")
-        found |= set(here)
-    for path in sorted(found):
-        wrong += _crooked(path, verbs)
-    return wrong
-
-
-def _crooked(path: Path, verbs: list[str]) -> list[str]:
-    tree = ast.parse(path.read_text())
-    stores = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("Store")]
-    if len(stores) != 1:
-        return [f"{path}: expected one class named ...Store, found {stores or 'none'}"]
-    mine = [name for name in _methods(tree, stores[0]) if not name.startswith("_")]
-    if missing := [verb for verb in verbs if verb not in mine]:
-        return [f"{path}: {stores[0]} does not define {', '.join(missing)}"]
-    ordered = [name for name in mine if name in verbs]
-    if ordered == verbs:
-        return []
-    first = next(index for index, pair in enumerate(zip(ordered, verbs, strict=False)) if pair[0] != pair[1])
-    return [f"{path}: {stores[0]} defines {ordered[first]} where the contract has {verbs[first]}; keep its order"]
-
-
-def _methods(tree: ast.Module, name: str) -> list[str]:
-    """The methods of a class in the order they are read, those of its bases in the same file first."""
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    if name not in classes:
-        return []
-    inherited = [verb for base in classes[name].bases if isinstance(base, ast.Name) for verb in _methods(tree, base.id)]
-    own = [node.name for node in classes[name].body if isinstance(node, Functions)]
-    return list(dict.fromkeys([*inherited, *own]))
-
-
 def _listed(tree: ast.Module) -> list[str] | None:
     for node in tree.body:
         match node:

@@ -31,7 +31,7 @@ from jsonschema.validators import validator_for
 from pollux.cli.command_table import ENTRIES
 from pollux.config import Config
 from pollux.config.settings import OPTIONS
-from pollux.server.gateway import OPEN
+from pollux.server.routes import OPEN_PATHS
 from pollux.units import duration_ms
 from tests.promql import bad_query, hidden_versions
 
@@ -304,7 +304,7 @@ def _container(container: dict[str, Any], volumes: dict[str, Any]) -> Problems:
     paths = {"startupProbe": "/live", "livenessProbe": "/live", "readinessProbe": "/ready"}
     for probe, path in paths.items():
         asked = container.get(probe, {}).get("httpGet", {})
-        if asked.get("path") != path or path not in OPEN:
+        if asked.get("path") != path or path not in OPEN_PATHS:
             yield f"{probe} does not ask {path}"
         if asked.get("port") not in ports:
             yield f"{probe} asks a port that the container has not"

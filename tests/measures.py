@@ -48,6 +48,9 @@ if os.environ.get("MEASURED_AT_EXIT"):
 """
 
 
+LIFE = {"open", "close"}  # of a handle; the verbs are what it is asked in between
+
+
 def trees(package: Path) -> Iterator[ast.Module]:
     for path in package.rglob("*.py"):
         yield ast.parse(path.read_text())
@@ -61,7 +64,7 @@ def class_names_used_twice(package: Path) -> int:
 def verbs_of_the_contract(package: Path) -> int:
     tree = ast.parse((package / "store" / "contract.py").read_text())
     [store] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Store"]
-    return sum(isinstance(node, ast.AsyncFunctionDef) for node in store.body)
+    return sum(isinstance(node, ast.AsyncFunctionDef) and node.name not in LIFE for node in store.body)
 
 
 def lines(package: Path) -> int:

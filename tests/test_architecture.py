@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.architecture import (
-    crooked_stores,
     impure_imports,
     repository_files,
     riddles,
@@ -93,9 +92,7 @@ STORES = {"pollux.store", "apsw", "sqlite3", "redis", "asyncpg"}
 
 # Short modules with one importer that stay: files that begin a process, entries of a table, files of every backend.
 STARTED = {"handlers/http/regex_child.py"}
-LISTED = {"cli/health.py", "cli/why.py", "server/routes/probes.py", "app/operations/storage.py", "store/sqlite/drop.py"}
-
-BACKENDS = {"memory": ("memory.py", "memory/store.py"), "sqlite": ("sqlite/store.py",)}
+LISTED = {"app/operations/storage.py", "store/sqlite/drop.py"}
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "src" / "pollux"
@@ -161,11 +158,6 @@ def test_what_a_door_lists_can_be_taken(door):
     room = importlib.import_module(door)
     missing = [name for name in getattr(room, "__all__", ()) if not hasattr(room, name)]
     assert not missing, f"{door}: __all__ lists {', '.join(missing)}, which cannot be imported"
-
-
-def test_the_stores_are_symmetrical():
-    wrong = crooked_stores(PACKAGE, BACKENDS)
-    assert not wrong, said(wrong)
 
 
 def test_the_page_has_a_row_for_every_room():
@@ -423,49 +415,6 @@ def test_a_door_that_does_not_list_what_it_exports_is_found(plant, door, fault):
 def test_an_honest_door_is_let_be(plant):
     door = "import json\nfrom typing import Any\nfrom .cron import Cron, _parse\nMAX = 1\n__all__ = ['MAX', 'Cron']"
     assert unlisted_exports(plant({"schedule/__init__.py": door, "schedule/cron.py": ""})) == []
-
-
-CONTRACT = (
-    "class Store(Protocol):\n    async def put(self): ...\n    async def claim(self): ...\n    def twin(self): ...\n"
-)
-UPRIGHT = (
-    "class {name}:\n    def __init__(self): ...\n    async def put(self): ...\n    def _mend(self): ...\n"
-    "    async def claim(self): ...\n    def twin(self): ...\n"
-)
-
-
-def stores(**changed: str) -> dict[str, str]:
-    files = {
-        "contract": CONTRACT,
-        "memory": UPRIGHT.format(name="MemoryStore"),
-        "sqlite/store": UPRIGHT.format(name="SqliteStore"),
-    }
-    return {f"store/{name}.py": text for name, text in (files | changed).items() if text}
-
-
-def test_stores_that_keep_the_order_of_the_contract_are_symmetrical(plant):
-    assert crooked_stores(plant(stores()), BACKENDS) == []
-
-
-@pytest.mark.parametrize(
-    ("changed", "fault"),
-    [
-        ({"contract": ""}, "contract of the stores is missing"),
-        ({"memory": ""}, "backend memory is missing"),
-        ({"sqlite/store": ""}, "backend sqlite is missing"),
-        ({"memory": UPRIGHT.format(name="Memory")}, "one class named"),
-        ({"memory": UPRIGHT.format(name="MemoryStore").replace("def claim", "def grab")}, "does not define claim"),
-        (
-            {"sqlite/store": "class SqliteStore:\n    def twin(s): ...\n    def put(s): ...\n    def claim(s): ...\n"},
-            "defines twin where the contract has put",
-        ),
-        ({"redis/store": "class RedisStore:\n    def put(self): ...\n"}, "does not define claim, twin"),
-    ],
-)
-def test_a_crooked_store_is_found(plant, changed, fault):
-    wrong = crooked_stores(plant(stores(**changed)), BACKENDS)
-    assert len(wrong) == 1
-    assert fault in wrong[0]
 
 
 @pytest.mark.parametrize(

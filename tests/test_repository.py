@@ -20,10 +20,10 @@ MAKEFILE = (REPOSITORY / "Makefile").read_text()
 LOCKS = {name: (REPOSITORY / "requirements" / f"{name}.lock").read_text() for name in ("pip", "run", "test", "bench")}
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
-# Where the name to import is not the name to install; tzdata is data, which zoneinfo finds by itself, and httptools
-# is found by uvicorn.
+# Where the name to import is not the name to install; tzdata is data, which zoneinfo finds by itself, httptools is
+# found by uvicorn, and of offapi only files are read.
 INSTALLED_AS = {"yaml": "pyyaml"}
-NEVER_IMPORTED = {"httptools", "tzdata"}
+NEVER_IMPORTED = {"httptools", "offapi", "tzdata"}
 # Several packages share one name: the longest beginning tells which it is.
 NAMESPACES = {"opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-http", "opentelemetry": "opentelemetry-sdk"}
 # `pollux.testing` is for people who test, with the tools they have.

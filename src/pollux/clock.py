@@ -131,15 +131,17 @@ class FakeClock:
             await asyncio.sleep(0)
 
 
-JUMP_MS = 1_000
+JUMP_MS = 1_000  # a larger difference from the expected time is a jump of the store's clock
 
 
 class StoreClock:
+    """The store's time, carried on from its last answer by the monotonic clock; small differences are smoothed."""
+
     def __init__(self, clock: Clock, events: Events) -> None:
         self.clock, self.events = clock, events
         self.jumps = 0
         self._offset: float | None = None
-        self._leapt_at = float("-inf")  # when the last jump was seen, in monotonic time
+        self._jumped_at = float("-inf")  # when the last jump was seen, in monotonic time
 
     def now_ms(self) -> int:
         """Return the store's time; before its first answer, the local clock's."""
@@ -148,45 +150,45 @@ class StoreClock:
         return int(self.clock.mono_ms() + self._offset)
 
     def learn(
-        self, now_ms: int, *, asked: float | None = None, heard: float | None = None, sent: float | None = None
+        self, now_ms: int, *, asked: float | None = None, answered: float | None = None, sent: float | None = None
     ) -> None:
-        """Take the time `now_ms` from an answer.  `asked` and `heard` are monotonic times (None: now).
+        """Take the time `now_ms` from an answer.  `asked` and `answered` are monotonic times (None: now).
 
         Where the question waited before it was sent to the store, `sent` is when it went there.
         """
-        heard = self.clock.mono_ms() if heard is None else heard
+        answered = self.clock.mono_ms() if answered is None else answered
         sent = asked if sent is None else sent
-        if sent is not None and sent < self._leapt_at:
+        if sent is not None and sent < self._jumped_at:
             return
-        seen = now_ms - heard
+        seen = now_ms - answered
         if self._offset is None:
             self._offset = seen
             return
         drift = seen - self._offset
-        slack = 0.0 if asked is None else heard - asked
+        slack = 0.0 if asked is None else answered - asked
         if drift > JUMP_MS or drift + slack < -JUMP_MS:
             self.jumps += 1
-            self._offset, self._leapt_at = seen, heard
+            self._offset, self._jumped_at = seen, answered
             self.events.emit(ClockJumped(int(drift)))
         else:
             self._offset = seen if drift > 0 else self._offset + max(drift, -JUMP_MS) * 0.1
 
 
-HELD_S = 0.25  # a timer this late was delayed by a blocked event loop
+LATE_S = 0.25  # a timer this late was delayed by a blocked event loop
 GRACE_S = 2.0  # extension of such a deadline, to read answers that have arrived
 
 
 class CutOff:
     """One wait of the task that creates it; `end` cancels the wait and must be called in the same loop."""
 
-    __slots__ = ("_before", "_is_cut", "_is_left", "_waiter", "at", "held_s")
+    __slots__ = ("_before", "_is_cut", "_is_left", "_waiter", "at", "late_s")
 
     def __init__(self, at: float = 0.0, loop: asyncio.AbstractEventLoop | None = None) -> None:
         waiter: asyncio.Task[Any] | None = asyncio.current_task(loop)
         assert waiter is not None
         self._waiter, self._before = waiter, waiter.cancelling()
         self._is_cut = self._is_left = False
-        self.held_s = 0.0  # how late the loop was at the deadline
+        self.late_s = 0.0  # how late the loop was at the deadline
         self.at = at  # deadline, in loop time
 
     def end(self) -> None:
@@ -239,8 +241,8 @@ class Deadlines:
         self._timer = None
         now = max(asyncio.get_running_loop().time(), self._due)  # a loop may fire the timer a little early
         for cut_off in [each for each in self._open if each.at <= now]:
-            if now - cut_off.at > HELD_S and not cut_off.held_s:
-                cut_off.held_s, cut_off.at = now - cut_off.at, now + GRACE_S
+            if now - cut_off.at > LATE_S and not cut_off.late_s:
+                cut_off.late_s, cut_off.at = now - cut_off.at, now + GRACE_S
                 continue
             self._open.discard(cut_off)
             cut_off.end()

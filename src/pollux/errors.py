@@ -148,7 +148,7 @@ class StoreFull(StoreError):
 
 
 class Unreadable(NamedTuple):
-    """A record that cannot be decoded: its id or key, and why; of a job also the columns beside its definition."""
+    """A record that cannot be decoded: its id or key, and why; of a job also columns outside its definition."""
 
     name: str
     why: str

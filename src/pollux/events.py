@@ -75,7 +75,7 @@ class JobsDeclared(Event, frozen=True):
     source: str
     added: int
     changed: int
-    gone: int
+    removed: int
 
 
 class ConfigReloaded(Event, frozen=True):
@@ -115,7 +115,7 @@ class FileVersionUnsaved(Event, frozen=True):
     why: str
 
 
-class SettingsHeard(Event, frozen=True):
+class SettingsChanged(Event, frozen=True):
     """Options that were changed for all nodes are in force here."""
 
     changes: tuple[str, ...]
@@ -177,7 +177,7 @@ class RunSettled(Event, frozen=True):
 
 
 class RunFailed(Event, frozen=True):
-    """An attempt failed; `verdict` says what follows (retryat, done: the next firing is the retry, dead)."""
+    """An attempt failed; `verdict` is what follows (retryat, done: the next firing is the retry, dead)."""
 
     run_id: str
     job_id: str
@@ -249,7 +249,7 @@ class LoopRecovered(Event, frozen=True):
     count: int
 
 
-class LoopHeld(Event, frozen=True):
+class LoopBlocked(Event, frozen=True):
     """The event loop is blocked, or was.  While it is, another thread emits this event."""
 
     node: str
@@ -282,7 +282,7 @@ class RequestRefused(Event, frozen=True):
     """The API refused a request whose token is invalid or whose role is insufficient."""
 
     status: int
-    who: str  # the token's name, or the client's address
+    caller: str  # the token's name, or the client's address
     why: str
     more: int  # refusals since the last event that had no event of their own
 

@@ -49,8 +49,8 @@ def complaint(what: str) -> str:
 class TextLines(logging.Formatter):
     """`2026-03-01 08:00:00,123 WARNING job home: ...`; a traceback follows on indented lines."""
 
-    def __init__(self, *, moments: str | None = None, colours: bool = False) -> None:
-        super().__init__(datefmt=moments)
+    def __init__(self, *, datefmt: str | None = None, colours: bool = False) -> None:
+        super().__init__(datefmt=datefmt)
         self._colours = colours
 
     def format(self, record: logging.LogRecord) -> str:
@@ -85,10 +85,10 @@ class JsonLines(logging.Formatter):
 
 
 def write_lines(
-    handler: logging.Handler, kind: str, level: int | str, *, moments: str | None = None, colours: bool = False
+    handler: logging.Handler, kind: str, level: int | str, *, datefmt: str | None = None, colours: bool = False
 ) -> None:
     """Send every log line of this process to `handler`, also Python's warnings and errors of threads."""
-    handler.setFormatter(JsonLines() if kind == "json" else TextLines(moments=moments, colours=colours))
+    handler.setFormatter(JsonLines() if kind == "json" else TextLines(datefmt=datefmt, colours=colours))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     logging.captureWarnings(capture=True)

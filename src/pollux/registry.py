@@ -261,7 +261,7 @@ class Registry:
         for close in self._closers:
             await close()
 
-    def know(self, jobs: Iterable[Job]) -> None:
+    def add_jobs(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             self._jobs[job.id] = job
 

@@ -13,9 +13,8 @@ import msgspec
 
 from pollux import Pollux
 from pollux.server.api import make_api
+from pollux.server.auth import Identity, Role, TokenCheck
 from pollux.server.limits import ApiLimits
-from pollux.server.roles import Identity, Role
-from pollux.server.tokens import TokenCheck
 
 SECRETS = {role: f"pf_{role.word}_{'x' * 43}" for role in Role}
 PATIENCE_S = 60.0

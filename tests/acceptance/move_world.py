@@ -4,10 +4,10 @@ from pollux.app.move import Move, MoveEnd
 from pollux.clock import SystemClock
 from pollux.model import DRAIN, AuditLine, Dead, Done, Interval, Job, NotePut
 from pollux.store.contract import JobPut, Settlement
-from pollux.store.guard import Wrapped
 from pollux.store.memory import MemoryStore
 from pollux.store.urls import open_store
 from pollux.testing.conformance.builders import T0, a_failure, a_run, an_outcome
+from pollux.testing.faults import Wrapped
 from tests.servers import postgres, redis
 
 
@@ -51,9 +51,7 @@ async def populate(store, *, runs=3):
 
 
 def a_move(source, target, *, page=1_000, report=lambda _: None):
-    return Move(
-        MoveEnd(source, "one"), MoveEnd(target, "two"), clock=SystemClock(), report=report, page=page, settle_ms=0
-    )
+    return Move(MoveEnd(source, "one"), MoveEnd(target, "two"), clock=SystemClock(), report=report, page=page)
 
 
 async def moved(source, target, *, live=False, wait_ms=1_000, **options):
@@ -89,17 +87,17 @@ class Cut(Exception):
 class Counted(Wrapped):
     """A store that counts its calls with another one, and is killed at one of them: before it, or after it."""
 
-    def __init__(self, store, clock):
+    def __init__(self, store, count):
         super().__init__(store)
-        self.clock = clock
+        self.count = count
 
     def of_version(self, number):
-        return Counted(self.store.of_version(number), self.clock)
+        return Counted(self.store.of_version(number), self.count)
 
-    async def call(self, verb, answer, wait_ms=0):
-        self.clock["calls"] += 1
-        is_last = self.clock["calls"] == self.clock["at"]
-        if is_last and not self.clock["after"]:
+    async def call(self, verb, answer):
+        self.count["calls"] += 1
+        is_last = self.count["calls"] == self.count["at"]
+        if is_last and not self.count["after"]:
             answer.close()
             raise Cut
         value = await answer
@@ -110,9 +108,9 @@ class Counted(Wrapped):
 
 async def cut_off(one, two, at, *, after, live=False):
     """Begin a move that is killed at its n-th call to a store; was it?"""
-    clock = {"calls": 0, "at": at, "after": after}
+    count = {"calls": 0, "at": at, "after": after}
     try:
-        await moved(Counted(one, clock), Counted(two, clock), page=4, live=live)
+        await moved(Counted(one, count), Counted(two, count), page=4, live=live)
     except Cut:
         return True
     return False

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from pollux.server import ApiServer, ServerOptions
+from pollux.server.auth import Identity, Role
 from pollux.server.gateway import Gateway
 from pollux.server.limits import ApiLimits
-from pollux.server.openapi import OPENAPI, PAGE, START, document
-from pollux.server.roles import Identity, Role
 from pollux.server.routes import EVERY
+from pollux.server.routes.openapi import OPENAPI, PAGE, START, document
 from pollux.server.routing import Operation
 from tests.acceptance.api_world import SECRETS, an_app, served
 

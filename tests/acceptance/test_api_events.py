@@ -10,10 +10,10 @@ import pytest
 from pollux.events import JobRefused, LoopFailed, NodeStopped, RunFailed, RunSettled
 from pollux.secrets import HIDDEN
 from pollux.server import ApiServer, ServerOptions
-from pollux.server.event_buffer import KINDS, PER_RUN, EventBuffer
+from pollux.server.auth import Role
 from pollux.server.limits import ApiLimits
-from pollux.server.roles import Role
 from pollux.server.routes import events as routes
+from pollux.server.routes.events import KINDS, PER_RUN, EventBuffer
 from tests.acceptance.api_world import SECRETS, an_app, eventually, served
 
 PATIENCE_S = 60.0

@@ -6,7 +6,7 @@ import pytest
 
 from pollux.model import NotePut
 from pollux.server import idempotency
-from pollux.server.roles import Role
+from pollux.server.auth import Role
 from tests.acceptance.api_world import an_app, api_of, served
 
 KEY = {"Idempotency-Key": "order-1"}

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pollux import every
 from pollux.errors import StoreBusy
 from pollux.model import Declares, Job, Node
-from pollux.server.roles import Role
+from pollux.server.auth import Role
 from tests.acceptance.api_world import eventually, named, served
 
 SEED = {
@@ -226,7 +226,7 @@ async def test_a_job_of_a_file_is_not_deleted_here_while_a_node_that_lives_decla
     await client.app.put_jobs([replace(job, declared=False)])
     assert (await client.ok("DELETE", "/api/v2/jobs/mine"))["message"] == "the job is deleted"
     await client.app.put_jobs([job])
-    await client.app.backend.leave("theirs")
+    await client.app.backend.beat(Node("theirs"), ttl_ms=0)
     gone = (await client.ok("DELETE", "/api/v2/jobs/mine"))["message"]
     assert gone == "the job is deleted; a node of file:x adds it again when it starts"
 

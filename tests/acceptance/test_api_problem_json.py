@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from pollux.errors import StoreBusy, StoreTimeout
-from pollux.server.roles import Role
+from pollux.server.auth import Role
 from tests.acceptance.api_world import served
 
 

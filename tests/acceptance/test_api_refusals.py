@@ -6,8 +6,8 @@ from itertools import count
 import pytest
 
 from pollux.events import Events, RequestRefused
+from pollux.server.auth import Identity, Role
 from pollux.server.limits import LINES_A_MINUTE, Refusals
-from pollux.server.roles import Identity, Role
 from tests.acceptance.api_world import named, served
 from tests.acceptance.strangers import world
 
@@ -76,8 +76,11 @@ async def test_a_role_that_is_not_enough_and_a_wrong_token_are_in_log_and_metric
             assert (await client.as_(None)("GET", NODES)).status == 401
         text = (await client("GET", "/metrics")).body.decode()
         audited = (await client.ok("GET", "/api/v2/audit"))["lines"]
-    assert "the API refused token:viewer (403): POST /api/v2/jobs/a%2Fb/pause is not for the role viewer" in caplog.text
-    assert "the API refused 127.0.0.1 (401): the token is not good" in caplog.text
+    assert (
+        "the API refused token:viewer (403): POST /api/v2/jobs/a%2Fb/pause is not allowed for the role viewer"
+        in caplog.text
+    )
+    assert "the API refused 127.0.0.1 (401): the token is invalid" in caplog.text
     assert caplog.text.count("the API refused") == 2, "a request without any token is only counted"
     assert wrong not in caplog.text
     assert 'pollux_api_requests_refused_total{status="401"} 2.0' in text
@@ -94,7 +97,7 @@ async def test_a_page_of_another_site_and_another_host_are_counted_on_a_real_con
         assert (await api.ask("/api/v2/jobs", "POST", token=token, headers=page, body=b"{}")).status == 403
         assert (await api.ask(NODES, token=token, headers={"Host": "evil.example"})).status == 421
         assert api.app.watch.refused == {403: 1, 421: 1}
-        assert [(each.status, each.why) for each in heard] == [(403, "a page of another site sent it")]
+        assert [(each.status, each.why) for each in heard] == [(403, "a cross-site request")]
 
 
 def test_time_that_leaps_makes_no_difference_to_the_counts():

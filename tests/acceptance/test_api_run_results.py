@@ -7,9 +7,9 @@ import pytest
 from pollux import Pollux
 from pollux.client.rpc_codec import PATH, VERSION_HEADER
 from pollux.model import NotePut
+from pollux.server.auth import Role
 from pollux.server.idempotency import PREFIX
-from pollux.server.openapi import WELCOMES
-from pollux.server.roles import Role
+from pollux.server.routes.openapi import WELCOMES
 from pollux.version import __version__
 from tests.acceptance.api_world import api_of, eventually, named, served
 from tests.acceptance.strangers import world

@@ -6,7 +6,7 @@ import json
 from pollux import Pollux
 from pollux.model import RunState
 from pollux.server import ApiServer, ServerOptions
-from pollux.server.hosts import Proxies, is_foreign_page
+from pollux.server.gateway import Proxies, is_foreign_page
 from pollux.server.limits import ApiLimits
 from pollux.store.contract import RunFilter
 from tests.acceptance.strangers import PATIENCE_S, World, answer_of, world

@@ -98,7 +98,7 @@ async def test_localhost_is_both_addresses():
 
 
 async def test_with_a_certificate_it_is_encrypted_and_a_new_one_is_taken_up(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("pollux.server.tls.LOOK_S", 0.0)
+    monkeypatch.setattr("pollux.server.sockets.LOOK_S", 0.0)
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     shutil.copy(CERTIFICATES / "good.pem", cert)
     shutil.copy(CERTIFICATES / "server.key", key)
@@ -178,10 +178,10 @@ async def test_a_neighbour_takes_the_socket_over_when_its_node_is_gone(nook, mon
         if is_killed:
             monkeypatch.setattr(first.server.socket, "remove", lambda: None)  # it had no time to tidy up
         await ends.aclose()
-        assert second.server._heir is not None, "it looks every five seconds: not waited for"
-        second.server._heir.cancel()
+        assert second.server._takeover is not None, "it looks every five seconds: not waited for"
+        second.server._takeover.cancel()
         monkeypatch.setattr(server, "TAKE_OVER_S", 0.01)
-        second.server._heir = asyncio.create_task(second.server._take_over(nook))
+        second.server._takeover = asyncio.create_task(second.server._take_over(nook))
 
         async def is_here():
             return second.server.socket
@@ -244,7 +244,7 @@ async def test_nobody_takes_the_socket_over_before_the_node_answers(nook, monkey
         before = [each for each in asyncio.all_tasks() if each.get_name() == "pollux socket"]
         async with world(socket=nook, token_file=tmp_path / "token") as second:
             assert seen == [before], "but for that of the neighbour"
-            assert second.server._heir is not None
+            assert second.server._takeover is not None
             assert (await first.ask(NODES, socket=nook)).status == 200
 
 

@@ -9,8 +9,8 @@ import pytest
 from pollux import Pollux
 from pollux.errors import Conflict, InvalidInput, StoreTimeout
 from pollux.secrets import HIDDEN
+from pollux.server.auth import TokenCheck
 from pollux.server.limits import Failures
-from pollux.server.tokens import TokenCheck
 from tests.acceptance.strangers import PATIENCE_S, world
 from tests.acceptance.test_api_security import NODES, TOKENS
 
@@ -61,7 +61,7 @@ async def test_every_token_is_compared_whether_there_is_such_a_one_or_not(monkey
         compared.append((len(left), len(right)))
         return left == right
 
-    monkeypatch.setattr("pollux.server.tokens.hmac.compare_digest", compare)
+    monkeypatch.setattr("pollux.server.auth.hmac.compare_digest", compare)
     async with world() as api:
         good = await api.token()
         for secret in (good.secret, good.secret[:-1] + "!", "pf_00000000_x", "nonsense"):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from pollux import Pollux
 from pollux.app.operations.storage import VersionFigures
 from pollux.model import Cause, Job, Run, RunState, run_of
-from pollux.server.roles import Role
+from pollux.server.auth import Role
 from pollux.store.contract import JobPut
 from pollux.store.urls import open_store
 from pollux.units import HOUR_MS, MINUTE_MS, format_moment

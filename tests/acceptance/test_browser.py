@@ -4,28 +4,30 @@ import json
 from contextlib import asynccontextmanager
 
 import pytest
+import pytest_asyncio
 
 from pollux.server import ApiServer, ServerOptions
-from pollux.server.openapi import OPENAPI, PAGE, document
-from pollux.server.roles import Role
+from pollux.server.auth import Role
 from pollux.server.routes import EVERY
+from pollux.server.routes.openapi import OPENAPI, PAGE, document
 from tests.acceptance.api_world import SECRETS, an_app
 from tests.servers.chromium import a_browser
 
-pytestmark = pytest.mark.xdist_group("browser")  # one is enough for the machine
+# One browser is enough for the machine, and for all these tests: each has tabs of its own.
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.asyncio(loop_scope="module")]
 
 TOKEN = SECRETS[Role.ADMIN]
 NODES = '.opblock-get:has([data-path="/api/v2/nodes"])'
 PLACE = "pollux.token"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser():
     async with a_browser() as browser:
         yield browser
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def url():
     async with an_app(runs=False) as app:
         server = ApiServer(app, ServerOptions(port=0, token=TOKEN))

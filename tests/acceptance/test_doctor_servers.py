@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from pollux.cli.doctor import postgres as of_postgres
 from pollux.cli.doctor import redis as of_redis
+from pollux.cli.doctor.deployment import of_distance, of_offset
 from pollux.cli.doctor.finding import FAIL, OK, WARN
-from pollux.cli.doctor.server import of_distance, of_offset
 from pollux.model import Job, Node
 from pollux.store.contract import JobPut
 from pollux.store.postgres.address import read_address
@@ -152,7 +152,7 @@ def test_a_redis_user_without_rights_is_told_which(pollux, server):
     asyncio.run(ask_redis(server, ("ACL", "SETUSER", "weak", "-eval", "-config", "-acl")))
     findings = found(pollux, f"{login}?prefix=mine", code=1)
     assert findings["rights"]["level"] == FAIL
-    assert "not told to this user" in findings["persistence"]["seen"]
+    assert "may not read appendfsync" in findings["persistence"]["seen"]
 
     asyncio.run(ask_redis(server, ("ACL", "SETUSER", "weak", "+@all")))
     assert found(pollux, f"{login}?prefix=mine", code=0)["rights"]["level"] == OK
@@ -314,7 +314,7 @@ async def _leave(url):
     await fill(url)
     store = open_store(url)
     await store.open()
-    await store.leave("n1")
+    await store.beat(Node("n1"), ttl_ms=0)
     await store.close()
 
 

@@ -44,8 +44,8 @@ def test_of_a_job_that_nobody_declares_any_more(pollux):
     asked = pollux.ok("enqueue", "old", *WHERE)
     assert "of job old is " in asked.out
     assert asked.err == (
-        "nobody declares job old any more: the run waits until somebody does; "
-        "`pollux jobs delete old` takes both away\n"
+        "job old is no longer declared: the run waits until it is declared again; "
+        "`pollux jobs delete old` deletes both\n"
     )
     assert pollux.ok("enqueue", "stock", *WHERE).err == ""
 

@@ -181,7 +181,7 @@ async def test_a_command_that_cannot_be_started_says_why(tmp_path):
         "it was not found",
     ]
     missing = await failed("true", cwd=str(tmp_path / "none"), kind=CommandRefused)
-    assert missing.endswith("is no folder; mend `cwd`")
+    assert missing.endswith("is no folder; correct `cwd`")
 
 
 async def test_it_is_ended_when_it_writes_too_much():

@@ -102,7 +102,7 @@ class World:
         except NotFound:
             return False
 
-    def let_go(self):
+    def drop_lease(self):
         fcntl.flock(self.gate, fcntl.LOCK_UN)
 
     def end(self):
@@ -137,7 +137,7 @@ def test_a_run_whose_handler_holds_the_lock_is_taken_over_and_its_late_answer_dr
     assert (ended.state, ended.result) == ("done", "second")
     assert ended.fence == deliveries + 1
     assert ended.lease_losses == deliveries
-    world.let_go()
+    world.drop_lease()
     world.end()
     assert world.app.blocking.get_run(run.id) == ended, "what came late was dropped"
 
@@ -156,7 +156,7 @@ def test_a_handler_that_holds_the_lock_in_the_middle_of_a_write_is_named_and_wor
     assert lock["level"] == "warn"
     assert f"process {first.pid} has held the write lock for " in lock["seen"]
     assert "isolate: process" in lock["cure"]
-    world.let_go()
+    world.drop_lease()
     again = world.app.blocking.enqueue("hold")
     until(lambda: world.app.blocking.get_run(run.id).is_finished, "the run that held the lock ended")
     until(lambda: world.app.blocking.get_run(again.id).is_finished, "so did the one that came after")

@@ -31,7 +31,7 @@ def test_where_nobody_works_it_says_so_and_exits_with_1(pollux):
     assert "unhealthy" in line
     assert "start one: " in line
     assert told.out.endswith("unhealthy: what should run does not\n")
-    assert "known to it alone" in told.err
+    assert "only that node knows" in told.err
     assert pollux("health", "--store", "sqlite:///p.db", "--json").code == 1
 
 
@@ -91,7 +91,7 @@ def test_a_job_whose_schedule_the_leader_cannot_use_is_told(pollux):
         async with Pollux(f"sqlite:///{pollux.folder}/p.db") as app:
             app.handler(len, name="h")
             await app.backend.put_jobs([JobPut(Job(id="mars", handler="h", schedule=Cron("* * * * *", "Mars/Base")))])
-            await until(lambda: app.backend.notes("aside:schedules"), "the leader has looked at it")
+            await until(lambda: app.backend.notes("leader:schedules"), "the leader has looked at it")
 
     asyncio.run(lead())
     where = ("--store", "sqlite:///p.db")

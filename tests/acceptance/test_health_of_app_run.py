@@ -97,10 +97,10 @@ def test_a_blocked_loop_is_told_while_it_is_blocked_with_the_handler_and_the_lin
     with program.running() as process:
         assert program("enqueue", "blocking", *STORE).code == 0
         program.began("blocking", process)
-        words = rf"degraded .*held for \S+ by handler blocking, app.py:{LINE} in busy"
+        words = rf"degraded .*blocked for \S+ by handler blocking, app.py:{LINE} in busy"
         eventually(lambda: re.search(words, program.finding("loop", *STORE)), "health tells it", process)
-        log = rf"WARNING .*event loop of node \S+ is held by handler blocking, app.py:{LINE} in busy"
-        eventually(lambda: re.search(log, (tmp_path / "log").read_text()), "the log does, while it is held", process)
+        log = rf"WARNING .*event loop of node \S+ is blocked by handler blocking, app.py:{LINE} in busy"
+        eventually(lambda: re.search(log, (tmp_path / "log").read_text()), "the log does, while it is blocked", process)
 
 
 def test_a_handler_that_does_not_stop_is_told_with_its_line(tmp_path):
@@ -129,7 +129,7 @@ def test_doctor_names_what_holds_the_loop_and_blames_it_for_what_is_late(tmp_pat
     """Also for a node that cannot answer meanwhile: the seats are those of the node that was found."""
     late = '@app.job(every("1s"))\nasync def late(ctx):\n    pass\n\n\nif __name__'
     program = Program(tmp_path, APP.replace("if __name__", late), listens=True)
-    by = rf"held for \S+ by handler blocking, app.py:{LINE} in busy"
+    by = rf"blocked for \S+ by handler blocking, app.py:{LINE} in busy"
     with program.running() as process:
         assert program("enqueue", "blocking", *STORE).code == 0
         program.began("blocking", process)
@@ -262,7 +262,7 @@ def test_a_blocked_loop_is_told_after_it_was_blocked_too(tmp_path):
         answered(program, process, "health")
         assert program("enqueue", "blocking", *STORE).code == 0
         program.began("blocking", process)
-        words = rf"held for \S+ by handler blocking, app.py:{LINE} in busy"
+        words = rf"blocked for \S+ by handler blocking, app.py:{LINE} in busy"
         eventually(lambda: re.search(words, program.finding("loop", *STORE)), "the store tells it", process)
         (tmp_path / "end").touch()
         told = answered(program, process, "health")

@@ -106,7 +106,7 @@ async def test_a_server_that_redirects_for_ever_is_asked_four_times():
         ("file:///etc/passwd", "redirects to what cannot be used: it is of file"),
         ("http://u:p@127.0.0.1/", "redirects to what cannot be used: it holds a user"),
         ("http://[::1", "redirects to what is no URL"),
-        ("", "redirects to what cannot be used: it does not say where"),
+        ("", "redirects to what cannot be used: it names no host"),
     ],
 )
 async def test_a_redirect_leads_nowhere_that_the_job_itself_may_not_go(location, fault):

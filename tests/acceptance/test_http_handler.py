@@ -293,7 +293,7 @@ async def test_a_payload_that_cannot_be_used_is_a_permanent_fault_that_quotes_no
         handler = app._registry.get(job.handler)
         handler.rules = None
         run = await finished(app, "poll", {"headers": {"X": "S3CRET\n"}})
-    assert run.error == "UnfitParams: headers.X: it holds a line break or another control character; take it away"
+    assert run.error == "UnfitParams: headers.X: it holds a line break or another control character; remove it"
     assert run.state is RunState.DEAD
     assert not site.requests
 

@@ -202,7 +202,7 @@ async def test_a_job_of_a_handler_that_nobody_has_is_put_with_a_warning(app, cap
     await app.put_jobs([job_of(id="odd", handler="fecth", schedule=every("1h"))])
     [said] = caplog.messages
     assert said == (
-        'job odd: no live node knows handler fecth, nor does this program; did you mean "fetch"; '
+        'job odd: no live node has handler fecth, nor does this program; did you mean "fetch"; '
         "its runs wait until a node with it starts"
     )
     assert [job.id for job in (await app.operations.jobs.list_jobs()).jobs] == ["good", "odd"]

@@ -20,6 +20,13 @@ def pollux(tmp_path):
 
 
 @pytest.fixture
+def impatient(monkeypatch):
+    """What waits for a node here waits for one that never answers: a short limit shows the same."""
+    for module in ("target", "running_config"):
+        monkeypatch.setattr(f"pollux.cli.{module}.HELLO_S", 0.1)
+
+
+@pytest.fixture
 def announced(pollux, monkeypatch):
     """Announce a node of this process on a store; its socket is there, and silent."""
 
@@ -106,7 +113,7 @@ def test_a_node_on_another_store_is_hinted_at(pollux, announced):
 
 
 @pytest.fixture
-def blocked(pollux):
+def blocked(pollux, impatient):
     """A socket of this name on which connections wait: the loop of whoever listens there is busy."""
     with contextlib.ExitStack() as stack:
 
@@ -181,7 +188,7 @@ def test_config_says_nothing_of_a_node_of_another_store_beside_the_usual_one(pol
 
 @pytest.fixture
 def held(pollux, monkeypatch):
-    """Announce a node whose event loop is held: the kernel takes the connections, and nobody answers."""
+    """Announce a node whose event loop is blocked: the kernel takes the connections, and nobody answers."""
     monkeypatch.setattr("pollux.client.http.ANSWER_S", 20.0)  # whoever waits for an answer fails, rather than hangs
     with socket.socket(socket.AF_UNIX) as silent, contextlib.chdir(pollux.folder):
         silent.bind("held.sock")
@@ -195,7 +202,9 @@ def held(pollux, monkeypatch):
 
 
 @pytest.mark.parametrize("command", [("jobs",), ("health",), ("runs",), ("config", "--json")])
-def test_a_node_that_hangs_and_is_known_by_its_announcement_alone_is_left_for_its_store(pollux, held, command):
+def test_a_node_that_hangs_and_is_known_by_its_announcement_alone_is_left_for_its_store(
+    pollux, held, impatient, command
+):
     made(pollux.folder, "shop.db")
     held("sqlite:///shop.db")
 
@@ -204,7 +213,7 @@ def test_a_node_that_hangs_and_is_known_by_its_announcement_alone_is_left_for_it
     assert told.code == (1 if command == ("health",) else 0), told  # of a store without a node health says so
 
 
-def test_that_store_is_the_one_that_is_asked(pollux, held):
+def test_that_store_is_the_one_that_is_asked(pollux, held, impatient):
     made(pollux.folder, "shop.db")
     held("sqlite:///shop.db")
 

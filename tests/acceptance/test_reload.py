@@ -260,10 +260,10 @@ def test_the_command_reads_the_file_for_a_store_that_nobody_works_on(tmp_path):
     pollux.write("p.yaml", "jobs: [")
     (tmp_path / "pollux.db").touch()  # of somebody else
     lost = pollux("reload", "--rollback", "-c", "p.yaml")
-    assert (lost.code, "which store" in lost.err, "--store" in lost.err) == (2, True, True)
+    assert (lost.code, "its store is unknown" in lost.err, "--store" in lost.err) == (2, True, True)
     back = pollux.ok("reload", "--rollback", "-c", "p.yaml", "--store", "sqlite:///p.db")
     assert (tmp_path / "p.yaml").read_text() == text("a", "c")
-    assert "p.yaml has an earlier text again; what it held lies in" in back.out
+    assert "p.yaml has an earlier text again; what it held is in" in back.out
     assert (tmp_path / "p.db.versions" / "p.yaml" / "replaced.yaml").read_text() == "jobs: ["
     versions = pollux.ok("reload", "--versions", "-c", "p.yaml", "--json").json["versions"]
     assert len(versions) == 2

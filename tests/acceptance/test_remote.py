@@ -17,9 +17,8 @@ import click
 import msgspec
 import pytest
 
-from pollux import Pollux
 from pollux.cli import command_table
-from pollux.cli.top.connection import StoreConnection
+from pollux.cli.target import OpenedStore, StoreConnection
 from pollux.client import Remote, address_of, socket_url
 from pollux.client.rpc_codec import VERSION_HEADER, Hello
 from pollux.errors import InvalidInput, StoreError
@@ -120,7 +119,7 @@ def test_health_is_the_same_each_way(house):
     table = house.by("distant", "health")
     assert "dead letters" in table.out
     assert "pollux dead lists them" in table.out
-    assert table.out.endswith("degraded: it works, and somebody should have a look\n")
+    assert table.out.endswith("degraded: it works, and should be looked at\n")
 
 
 def test_health_is_the_document_of_the_api(house):
@@ -273,7 +272,7 @@ def test_a_shell_completes_ids_of_a_node(house):
 async def test_the_live_screen_asks_the_socket_while_it_answers_and_else_the_store(house, tmp_path):
     folder = house.pollux.folder
     store, nobody = f"sqlite:///{folder}/p.db", tmp_path / "nobody.sock"
-    for socket_file, kind in ((folder / "p.db.sock", Remote), (nobody, Pollux), (None, Pollux)):
+    for socket_file, kind in ((folder / "p.db.sock", Remote), (nobody, OpenedStore), (None, OpenedStore)):
         link = StoreConnection(store, socket_file)
         counts = await link.ask(lambda operations: operations.status.counts())
         assert type(link._target) is kind

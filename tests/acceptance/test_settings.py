@@ -112,7 +112,7 @@ def test_workers_are_drained_and_resumed_and_it_is_told(stocked):
 
 def test_without_a_leader_nobody_plans_now(stocked):
     answer = stocked("trigger", *WHERE)
-    assert (answer.code, "nobody leads" in answer.err) == (1, True)
+    assert (answer.code, "no node leads" in answer.err) == (1, True)
 
 
 def test_a_running_node_is_steered_from_outside_and_keeps_it_over_a_restart(tmp_path):

@@ -41,7 +41,7 @@ def past(tmp_path_factory):
         assert stopped(process).code == 0
     assert checked.out.startswith(f"ok: {pollux.folder / 'p.db'} (schema ")
     assert "2 jobs, " in said.err
-    assert "looked over" in said.err
+    assert "checked" in said.err
     assert refused.code == 3
     assert f"busy: process {process.pid} uses" in refused.err
     return pollux.folder, before
@@ -80,7 +80,7 @@ def test_what_is_found_is_told_with_exit_code_1_and_repaired_on_demand(pollux):
     assert answer.code == 1
     assert "counts: a count differs from what is there" in answer.out
     assert "are told" in answer.out
-    assert "`pollux store check --repair` mends" in answer.err
+    assert "`pollux store check --repair` repairs" in answer.err
     assert "written anew (counts" in pollux.ok("store", "check", "--repair", *WHERE).err
     assert pollux.ok("store", "check", *WHERE).out.startswith("ok: ")
 

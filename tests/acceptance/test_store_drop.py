@@ -37,7 +37,7 @@ async def half_moved(source, target):
         clock = {"calls": 0, "at": 18, "after": True}
         ends = MoveEnd(Counted(one, clock), hide(source)), MoveEnd(Counted(two, clock), hide(target))
         with pytest.raises(Cut):
-            await Move(*ends, clock=SystemClock(), report=lambda _: None, page=4, settle_ms=0).run(
+            await Move(*ends, clock=SystemClock(), report=lambda _: None, page=4).run(
                 "m", actor="test", live=False, wait_ms=0
             )
         assert carried(await whole_dump(two)), "a part of it is there"

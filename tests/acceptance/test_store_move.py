@@ -9,7 +9,7 @@ import pytest
 
 from pollux import Pollux
 from pollux.app.move import MoveReport
-from pollux.cli.store_move import _tell
+from pollux.cli.store_move import _print_report
 from pollux.errors import Conflict, StoreMoved, StoreRefused
 from pollux.model import DRAIN, Done, Job, Node, Once, Plan, RunState, chained
 from pollux.store.contract import Answer, JobPut, Pruning, Settlement
@@ -295,7 +295,7 @@ def test_the_words_of_the_command(tmp_path):
         refused = here(*words, *where)
         assert refused.code == 3, words
         assert "was moved to sqlite:///two.db" in refused.err
-        assert "nothing was changed: nobody works on this store any more" in refused.err
+        assert "nothing was changed: this store is not in use any more" in refused.err
     assert here.ok("store", "dump", "-", *where).out == before, "whoever looks changes nothing"
     refused = here("store", "unseal", "sqlite:///one.db")
     assert (refused.code, "add --force" in refused.err) == (1, True)
@@ -364,9 +364,9 @@ def test_what_cannot_be_moved_is_said_with_the_cure(tmp_path, arguments, code, s
     [
         (("a",), "1 node is left there (a), and does nothing; start it on the other store"),
         (("a", "b"), "2 nodes are left there (a, b), and do nothing; start them on the other store"),
-        ((), "nobody can serve it any more"),
+        ((), "no node can serve it any more"),
     ],
 )
 def test_nodes_that_are_left_on_the_old_store_are_told(nodes, said, capsys):
-    _tell(MoveReport("m", "one", "two", {"jobs": 1}, 0, 1_000, nodes))
+    _print_report(MoveReport("m", "one", "two", {"jobs": 1}, 0, 1_000, nodes))
     assert capsys.readouterr().out.splitlines()[-1].endswith(said)

@@ -11,8 +11,8 @@ import pytest
 
 from pollux import Pollux
 from pollux.cli.top.board import SORTS, Sweep, filter_of
-from pollux.cli.top.dialogs import DeadLetters, MessageDialog, Question
 from pollux.cli.top.screen import Top
+from pollux.cli.top.widgets import DeadLetters, MessageDialog, Question
 from pollux.model import Interval, Job, Memory, Node, Plan
 from pollux.model.plan import JobUpdate
 from pollux.store.contract import JobFilter, JobPut, Renewal
@@ -89,7 +89,7 @@ async def confirmed(top, pilot, key, words):
     press(top, key)
     await until(pilot, lambda: isinstance(top.screen, Question), "it asks")
     press(top, "y")
-    await until(pilot, lambda: words in text(top, "#said"), f"it says {words!r}, not {text(top, '#said')!r}")
+    await until(pilot, lambda: words in text(top, "#message-line"), f"it says {words!r}, not {text(top, '#said')!r}")
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ async def test_no_is_no(path, key):
             press(top, key)
             await until(pilot, lambda: isinstance(top.screen, Question), "it asks")
             press(top, "n")
-            await until(pilot, lambda: text(top, "#said") == "nothing was done", "it says so")
+            await until(pilot, lambda: text(top, "#message-line") == "nothing was done", "it says so")
         assert (await app.operations.status.counts()).ready == 0
         assert await app.operations.pauses.stops() == []
 
@@ -299,8 +299,8 @@ async def test_why_is_answered_in_words(path):
         async with watched(path) as (top, pilot):
             await come(top, pilot, "a")
             press(top, "w")
-            await until(pilot, lambda: "moving house" in text(top, "#told"), "it tells")
-            assert "cure: pollux resume a" in text(top, "#told")
+            await until(pilot, lambda: "moving house" in text(top, "#message"), "it tells")
+            assert "cure: pollux resume a" in text(top, "#message")
             press(top, "escape")
             await until(pilot, lambda: not isinstance(top.screen, MessageDialog), "it goes away")
 
@@ -328,7 +328,7 @@ async def test_dead_letters_are_looked_at_revived_and_dropped(path):
                 press(top, "y")
                 await until(
                     pilot,
-                    lambda words=words: isinstance(top.screen, DeadLetters) and words in text(top, "#dead-said"),
+                    lambda words=words: isinstance(top.screen, DeadLetters) and words in text(top, "#dead-message"),
                     words,
                 )
             assert "dead letters: 0" in text(top, "#dead-title")
@@ -337,15 +337,15 @@ async def test_dead_letters_are_looked_at_revived_and_dropped(path):
             counts = await app.operations.status.counts()
             assert (counts.dead, counts.ready) == (0, 1)
             press(top, "d")
-            await until(pilot, lambda: "no dead letters" in text(top, "#said"), "there are none")
+            await until(pilot, lambda: "no dead letters" in text(top, "#message-line"), "there are none")
 
 
 async def test_help_names_every_key(path):
     async with opened(path), watched(path) as (top, pilot):
         press(top, "question_mark")
-        await until(pilot, lambda: text(top, "#told"), "help")
+        await until(pilot, lambda: text(top, "#message"), "help")
         for key in "/sSprcwdq":
-            assert key in text(top, "#told")
+            assert key in text(top, "#message")
 
 
 # what it costs
@@ -367,7 +367,7 @@ async def test_nothing_is_asked_while_another_screen_is_in_front(path):
 
 
 def stats_of(top):
-    return top.link._target._store.store.stats
+    return top.link._target.store.store.stats
 
 
 async def test_a_big_store_is_sorted_as_a_whole_for_a_few_reads_a_look(path):

@@ -9,7 +9,7 @@ import pytest
 
 from pollux import Pollux, every
 from pollux.cli.top.screen import Top
-from pollux.client.rpc_codec import packed_answer, raised, told, verb_of
+from pollux.client.rpc_codec import packed_answer, raised, record_of, verb_of
 from pollux.errors import Illegible, NotFound, StoreError, Unreadable
 from pollux.events import JobUnreadable
 from pollux.model import Done, Interval, Job, RunState
@@ -264,7 +264,7 @@ async def test_what_cannot_be_read_travels_as_it_is_and_who_wants_it_gets_the_sa
             assert verb_of(name).read(packed_answer(answer, is_masked=is_masked)) == answer
     with pytest.raises(Illegible) as caught:
         await app.operations.jobs.get_job("x")
-    again = raised(told(caught.value))
+    again = raised(record_of(caught.value))
     assert (type(again), str(again)) == (StoreError, str(caught.value))
 
 

@@ -37,7 +37,7 @@ from pollux.model import (
     Verdict,
     run_of,
 )
-from pollux.store.contract import Answer, JobPut, Pruning, Renewal, Settlement, Store
+from pollux.store.contract import Audit, JobPut, Pruning, Renewal, Settlement, Store
 
 T0 = 1_800_000_000_000
 LEASE_MS = 30_000
@@ -72,15 +72,8 @@ def asked(job: Job, name: str, second: float, *, key: str | None = None) -> Run:
     return run_of(job, at(second), Cause.ENQUEUED, {"name": name}, id=name, key=key)
 
 
-def on_record(what: str) -> Callable[[Any], list[AuditLine]]:
-    """Who did it, if anything was done."""
-
-    def lines(said: Any) -> list[AuditLine]:
-        each = said if isinstance(said, list) else [said]
-        is_done = any(one is Answer.OK or getattr(one, "answer", one) in (Answer.OK, 1) for one in each)
-        return [AuditLine(T0, "ann", what, "this")] if is_done else []
-
-    return lines
+def on_record(what: str) -> Audit:
+    return Audit((AuditLine(T0, "ann", what, "this"),))
 
 
 def ended(run_id: str, token: str, verdict: Verdict, *, second: float = 0, **more: Any) -> Settlement:
@@ -171,7 +164,7 @@ def _afterwards() -> Iterator[Step]:
     yield lambda s: s.advance(2, late, now_ms=at(66))
     yield lambda s: s.prune(Pruning(ids=("a",), limit=10), audit=on_record("drop"))
     yield lambda s: s.resign("B", term=2, now_ms=at(67))
-    yield lambda s: s.leave("A")
+    yield lambda s: s.beat(Node("A"), ttl_ms=0, now_ms=at(75))
     yield lambda s: s.wake()
 
 

@@ -11,7 +11,7 @@ from tests.chaos.checker import repeats_count, unfinished
 from tests.chaos.node import INTERVALS
 from tests.chaos.yard import Process, Yard
 
-LOAD = 1_000  # runs asked for; follow-ups and firings come on top
+LOAD = 17  # runs asked for a kill, in the time that it takes; follow-ups and firings come on top
 PACE_MS = (20, 220)  # a node lives so long after it came up
 SHORT_TERM = "leader_ttl=1s"  # or whoever plans would be killed before it may lead
 LED_SHARE_MIN = 0.08  # of those that were killed
@@ -42,7 +42,7 @@ async def kill_at_random(
     leaders = {won.pid for won in told.terms} & {kill.pid for kill in told.kills}
     print(f"{len(store.runs)} runs, {starts} starts meanwhile, {len(leaders)} of those that were killed led")
     assert unfinished(store, but=list(INTERVALS)) == []
-    assert sum(run_id.startswith(f"r{seed}.") for run_id in told.asked) == LOAD
+    assert sum(run_id.startswith(f"r{seed}.") for run_id in told.asked) == LOAD * kills
     assert all(run.state is RunState.DONE for run in store.runs if run.job_id not in INTERVALS)
     assert held > 0, "no kill hit a running handler: the test does not bite"
     assert len(leaders) >= kills * LED_SHARE_MIN, "hardly a kill hit a leader: the test does not bite"
@@ -52,7 +52,7 @@ async def kill_at_random(
 async def _kill(yard: Yard, crew: dict[str, Process], *, kills: int, seed: int) -> int:
     """Under load; answers how many leases they held.  In the end new ones are up, and all is asked for."""
     dice = Random(seed)
-    client = yard.client(seed=seed, count=LOAD, seconds=kills * 0.2)
+    client = yard.client(seed=seed, count=LOAD * kills, seconds=kills * 0.2)
     killed = held = 0
     while killed < kills:
         names = dice.choice([["worker"], ["serve"], ["worker", "serve"]])

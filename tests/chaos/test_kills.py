@@ -6,13 +6,13 @@ from pollux.model import UPDATES_MAX, Cause, Dead, Ended, Fault, Job, Outcome, r
 from pollux.store.contract import JobPut, Settlement
 from tests.chaos.storm import kill_at_random
 
-KILLS = int(os.environ.get("POLLUX_CHAOS_KILLS", "60"))
+KILLS = int(os.environ.get("POLLUX_CHAOS_KILLS", "30"))
 SEED = int(os.environ.get("POLLUX_CHAOS_SEED", "20261"))
 LEASE_MS, LEADER_TTL_MS = 2_000, 3_000  # as in `node.OPTIONS`
 SLACK_MS = 10_000  # that a busy machine gets; in virtual time it is none
 
 
-async def test_sixty_kills_under_load_lose_nothing_and_double_nothing(yard):
+async def test_kills_under_load_lose_nothing_and_double_nothing(yard):
     await kill_at_random(yard, kills=KILLS, seed=SEED)
 
 

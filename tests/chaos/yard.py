@@ -32,12 +32,13 @@ from tests.chaos.node import INTERVALS
 
 REPOSITORY = Path(__file__).parents[2]
 LOOK_SECONDS = 0.02
+PATIENCE_SECONDS = 120.0  # with a process that hangs, not with one that is slow
 FREEZES_MAX = 20
 FEED_MAX = 100_000  # entries: more than any test leaves
 T = TypeVar("T")
 
 
-async def wait_until(look: Callable[[], Awaitable[T]], what: str, *, seconds: float = 60) -> T:
+async def wait_until(look: Callable[[], Awaitable[T]], what: str, *, seconds: float = PATIENCE_SECONDS) -> T:
     """The first true answer of `look`, or a failure that says what never came."""
     deadline, begin = time.monotonic() + seconds, time.monotonic()
     while not (found := await look()):
@@ -74,7 +75,7 @@ class Process:
         stats = Path(f"/proc/{self.pid}/task").glob("*/stat")  # noqa: ASYNC240  no disk behind it
         return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in stats)
 
-    async def exit_code(self, *, seconds: float = 60) -> int:
+    async def exit_code(self, *, seconds: float = PATIENCE_SECONDS) -> int:
         async def ended() -> bool:
             return not self.is_alive
 
@@ -285,7 +286,7 @@ class Yard:
         await app.enqueue(job, params, id=run_id)
         self.ledger.write("enq", run_id, "ok")
 
-    async def started(self, process: Process, *run_ids: str, seconds: float = 60) -> None:
+    async def started(self, process: Process, *run_ids: str, seconds: float = PATIENCE_SECONDS) -> None:
         """The handlers of these runs have been started by that process."""
 
         async def look() -> bool:
@@ -293,7 +294,7 @@ class Yard:
 
         await wait_until(look, f"the start of {run_ids} by pid {process.pid}", seconds=seconds)
 
-    async def leader(self, *among: Process, seconds: float = 60) -> Process:
+    async def leader(self, *among: Process, seconds: float = PATIENCE_SECONDS) -> Process:
         """The one of them that won the last term."""
 
         async def look() -> list[Process]:
@@ -303,7 +304,7 @@ class Yard:
         [found] = await wait_until(look, "a leader among those that live", seconds=seconds)
         return found
 
-    async def fires_on(self, *, seconds: float = 60) -> None:
+    async def fires_on(self, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Every interval job fires once more."""
         before = {job.id: job.last_due_ms for job in await self.jobs()}
 
@@ -313,7 +314,7 @@ class Yard:
 
         await wait_until(look, "another firing of every interval job", seconds=seconds)
 
-    async def quiet(self, *, seconds: float = 90) -> None:
+    async def quiet(self, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Everything that was asked for or followed up has ended; interval jobs go on."""
 
         async def look() -> bool:
@@ -330,7 +331,7 @@ class Yard:
         async def look() -> bool:
             return not await self.runs(RunState.LEASED, RunState.READY)
 
-        await wait_until(look, "the end of what was left", seconds=90)
+        await wait_until(look, "the end of what was left")
         await self.stop(worker)
 
     # judging

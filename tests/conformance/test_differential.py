@@ -25,12 +25,12 @@ from redis.asyncio import Redis
 
 from pollux.model import SCHEDULER_VERSION, Plan
 from pollux.store.contract import Answer, Claimed, DumpPage, Feed, JobAnswer, LogPage, Note, Pruning, RunAnswer, RunPage
-from pollux.store.guard import Wrapped
 from pollux.store.memory import MemoryStore
 from pollux.store.postgres.store import PostgresStore
 from pollux.store.redis import RedisStore
 from pollux.store.sqlite.store import SqliteStore
 from pollux.testing.conformance.records import whole_dump
+from pollux.testing.faults import Wrapped
 from tests.conformance.lockstep import entry
 from tests.conformance.script import OTHER, Script, make_script
 from tests.servers import postgres, redis

@@ -27,7 +27,7 @@ def made(tmp_path_factory):
 class TestSqliteStore(StoreContract):
     @pytest.fixture
     async def store(self, made, tmp_path, monkeypatch):
-        monkeypatch.setattr("pollux.store.sqlite.handle.LOOK_AGAIN_MS", LONG_MS)  # who is not rung waits it out
+        monkeypatch.setattr("pollux.store.sqlite.store.LOOK_AGAIN_MS", LONG_MS)  # who is not rung waits it out
         store = SqliteStore(shutil.copy(made, tmp_path / "pollux.db"))
         await store.open()
         yield store

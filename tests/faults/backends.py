@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from pollux.errors import StoreTimeout
+from pollux.errors import StoreAway, StoreTimeout
 from pollux.store.contract import Store
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.store import PostgresStore
@@ -84,7 +84,7 @@ async def opened(backend: Backend, url: str, **options: Any) -> AsyncIterator[St
         try:
             await store.open()
             break
-        except StoreTimeout:
+        except (StoreTimeout, StoreAway):  # the second: before the server said who it is
             if is_last:
                 raise
     try:

@@ -14,7 +14,7 @@ from pollux.model import Interval, Job
 from pollux.registry import Registry
 from pollux.runtime import NodeRuntime, RuntimeOptions
 from pollux.store.contract import JobPut
-from pollux.store.guard import Guarded
+from pollux.store.handle import StoreHandle
 from tests.chaos.yard import wait_until
 from tests.faults.backends import by_way_of
 
@@ -26,11 +26,14 @@ BACKOFF_S, SLACK_S = 3.0, 10.0
 
 
 class Fork:
-    """A store whose one verb goes another way."""
+    """A backend whose one verb goes another way."""
 
     def __init__(self, near, far, verb):
-        self.near, self.far, self.verb = near, far, verb
+        self.near, self.far, self.verb = near.backend, far.backend, verb
         self.capabilities = near.capabilities
+
+    def write(self, verb, *args, **options):
+        return (self.far if verb == self.verb else self.near).write(verb, *args, **options)
 
     def __getattr__(self, name):
         return getattr(self.far if name == self.verb else self.near, name)
@@ -53,7 +56,7 @@ class Scene:
             leader_renew_ms=RENEW_MS,
             long_poll_ms=LONG_POLL_MS,
         )
-        store = Guarded(Fork(near, far, verb), clock=SystemClock())
+        store = StoreHandle(Fork(near, far, verb))
         clock, dice = SystemClock(), Random(5)
         self.crew = NodeRuntime(
             store, registry, options=options, clock=clock, events=self.events, dice=dice, node_id=f"n-{verb}"

@@ -17,11 +17,12 @@ import pytest
 
 from pollux.errors import StoreError, StoreTimeout
 from pollux.model import Answer, AuditLine, Done, chained
-from pollux.store.contract import Claimed, RunFilter, Store
-from pollux.store.guard import VERBS, Wrapped
+from pollux.store.contract import Claimed, Pruning, RunFilter, Store
+from pollux.store.handle import VERBS
 from pollux.store.memory import MemoryStore
 from pollux.store.postgres import store as postgres_store
 from pollux.store.redis.connection import RedisConnections
+from pollux.testing.faults import Wrapped
 from tests.chaos.steps import PLAIN, Claim, Step, asked, at, contents, ended, on_record, steps
 from tests.faults.backends import POSTGRES, REDIS, Backend, by_way_of, opened
 
@@ -30,7 +31,7 @@ PATIENCE_S = 60.0  # far more than any call may take, deadline included
 SHORT_MS = 200  # a deadline that a test can wait for
 
 # What else may be heard instead of ok when the first call has taken effect already.
-AGAIN = {**dict.fromkeys(("delete_jobs", "revive", "drop_version"), Answer.LOST), "put_notes": Answer.CONFLICT}
+AGAIN = {**dict.fromkeys(("delete_jobs", "revive"), Answer.LOST), "put_notes": Answer.CONFLICT}
 
 READS: dict[str, Step] = {
     "get_jobs": lambda s: s.get_jobs(["plain", "tick", "gone"]),
@@ -63,7 +64,7 @@ class Heard(Wrapped):
         super().__init__(store)
         self.answers: list[tuple[str, Any]] = []
 
-    async def call(self, verb: str, answer: Any, wait_ms: int = 0) -> Any:
+    async def call(self, verb: str, answer: Any) -> Any:
         given = await answer
         self.answers.append((verb, given))
         return given
@@ -125,7 +126,7 @@ def all_steps() -> list[Step]:
         lambda s: s.load(records),
         lambda s: s.move_jobs(["plain"], 1, audit=on_record("move"), now_ms=at(72)),
         lambda s: s.move_jobs(["plain"], 2, audit=on_record("move"), now_ms=at(73)),
-        lambda s: s.drop_version(1, audit=on_record("finish"), now_ms=at(74)),
+        lambda s: s.prune(Pruning(version=1), audit=on_record("finish"), now_ms=at(74)),
     ]
 
 

@@ -15,7 +15,7 @@ from pollux.registry import Registry
 from pollux.runtime import NodeRuntime, RuntimeOptions
 from pollux.simulate import VirtualClock, VirtualTime
 from pollux.store.contract import JobPut, RunFilter
-from pollux.store.guard import DEADLINE_MS, Guarded
+from pollux.store.handle import DEADLINE_MS
 from pollux.store.memory import MemoryStore
 from pollux.testing import FaultyStore
 
@@ -45,7 +45,7 @@ HANGS_S = dict.fromkeys(NEEDS, DEADLINE_S) | {
     "feed": DEADLINE_S + LONG_POLL_S,
     "claim": DEADLINE_S + LONG_POLL_S,
 }
-RESTS_S = dict.fromkeys(NEEDS.values(), LONG_POLL_S) | {"pruner": 60.0, "watchman": 60.0}
+RESTS_S = dict.fromkeys(NEEDS.values(), LONG_POLL_S) | {"pruner": 60.0, "timeouts": 60.0}
 
 
 class World:
@@ -65,10 +65,9 @@ class World:
         registry.add("tick", self._tick)
         registry.add("slow", self._slow)
         options = RuntimeOptions(renews_apart=False, isolates=False, seats=8, lease_ms=int(LEASE_S * 1000))
-        store = Guarded(line, clock=self.clock)
         dice = Random(7)
         return NodeRuntime(
-            store, registry, options=options, clock=self.clock, events=Events(), dice=dice, node_id=node_id
+            line, registry, options=options, clock=self.clock, events=Events(), dice=dice, node_id=node_id
         )
 
     async def _tick(self, ctx):

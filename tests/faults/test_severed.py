@@ -11,7 +11,7 @@ from tests.chaos.node import INTERVALS
 from tests.faults.backends import REDIS, asked_of
 from tests.faults.pressure import Pressure
 
-SECONDS = float(os.environ.get("POLLUX_FAULT_SECONDS", "30"))
+SECONDS = float(os.environ.get("POLLUX_FAULT_SECONDS", "10"))
 EVERY_S = 0.2
 SEVER = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pollux'"
 

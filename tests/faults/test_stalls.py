@@ -43,8 +43,12 @@ async def test_what_a_sleeper_held_under_load_is_run_by_others_and_awake_it_work
     await yard.finish()
     store = await yard.judge(first_due=first_due)
     assert unfinished(store, but=list(INTERVALS)) == []
-    again = [step.at_ns for step in yard.told().runs if step.pid == other.pid and step.run_id in held]
-    assert max(again) - slept_ns <= TAKEN_UP_S * 1e9
+    again: dict[str, int] = {}  # when it was taken up; what fails or is lost is started once more, later
+    for step in yard.told().runs:
+        if step.pid == other.pid and step.run_id in held and step.at_ns > slept_ns:
+            again[step.run_id] = min(step.at_ns, again.get(step.run_id, step.at_ns))
+    assert again.keys() == {*held}
+    assert max(again.values()) - slept_ns <= TAKEN_UP_S * 1e9
     assert lost, "no lease was lost: the test does not bite"
 
 

@@ -28,6 +28,7 @@ from pollux.config import Config
 from pollux.model import Retry
 from pollux.outcome.verdict import CRASHES_MAX
 from pollux.testing import story
+from tests.acceptance.terminal import Answer, start_pollux
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -109,7 +110,7 @@ def test_the_poller_polls_every_url_of_its_list_and_says_which_one_is_dead(tmp_p
         process.send_signal(signal.SIGTERM)
         assert process.wait(SOON_S) == 0
     assert set(Page.asked) == {f"/{n}" for n in range(30)}
-    done = run([POLLUX, "runs", "--json", "--failed", "--store", "sqlite:///urls.db"], cwd=tmp_path)
+    done = run(["pollux", "runs", "--json", "--failed", "--store", "sqlite:///urls.db"], cwd=tmp_path)
     assert [failed["job_id"] for failed in json.loads(done)["runs"]] == ["127.0.0.1:1/dead"]
 
 
@@ -273,17 +274,14 @@ def test_the_unit_starts_a_pollux_that_a_sigterm_ends_well(tmp_path):
 def test_a_mistake_in_the_config_is_not_restarted_and_a_store_that_is_away_is(tmp_path):
     given_up = unit()["Service"]["RestartPreventExitStatus"].split()
     config = tmp_path / "pollux.yaml"
-    command = [POLLUX, *as_the_unit_says(config)[1:]]
+    command = ["pollux", *as_the_unit_says(config)[1:]]
 
     config.write_text("jobs: [{id: here, interval: 30s}]\n")
-    assert (
-        str(subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False).returncode) in given_up
-    )
+    assert str(finished(command, cwd=tmp_path).code) in given_up
 
     (tmp_path / "file").touch()
     config.write_text(f"store: sqlite:///{tmp_path / 'file' / 'pollux.db'}\n")
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False)
-    assert done.returncode == UNAVAILABLE
+    assert finished(command, cwd=tmp_path).code == UNAVAILABLE
     assert str(UNAVAILABLE) not in given_up
 
 
@@ -293,14 +291,12 @@ def test_a_secret_of_the_unit_is_named_by_its_file(tmp_path):
     (tmp_path / "token").write_text("s3cret-s3cret")
     config = tmp_path / "pollux.yaml"
     config.write_text("jobs:\n" + job.replace("/run/credentials/pollux.service", str(tmp_path)))
-    run([POLLUX, "check", "-c", config], cwd=tmp_path)
+    run(["pollux", "check", "-c", config], cwd=tmp_path)
 
     (tmp_path / "token").unlink()
-    done = subprocess.run(
-        [POLLUX, "check", "-c", config], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == USAGE
-    assert "token}: the file cannot be read" in done.stderr
+    done = finished(["pollux", "check", "-c", config], cwd=tmp_path)
+    assert done.code == USAGE
+    assert "token}: the file cannot be read" in done.err
 
 
 # APScheduler, and the page on HTTP
@@ -360,10 +356,9 @@ def celery_beat_page(folder):
 
 def test_the_file_and_the_program_of_that_page_do_not_go_into_one_store(tmp_path):
     assert "a store takes a job from\none source" in celery_beat_page(tmp_path)
-    run([POLLUX, "reload", "-c", "pollux.yaml", "--store", "sqlite:///shop.db"], cwd=tmp_path)
-    program = [sys.executable, "shop.py"]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, "job 'stock' is in file:pollux.yaml and in code:app" in done.stderr) == (1, True), done
+    run(["pollux", "reload", "-c", "pollux.yaml", "--store", "sqlite:///shop.db"], cwd=tmp_path)
+    done = finished([sys.executable, "shop.py"], cwd=tmp_path)
+    assert (done.code, "job 'stock' is in file:pollux.yaml and in code:app" in done.err) == (1, True), done
 
 
 def test_the_move_from_celery_beat_can_be_done_as_its_page_says(tmp_path):
@@ -372,14 +367,14 @@ def test_the_move_from_celery_beat_can_be_done_as_its_page_says(tmp_path):
     before, after = re.findall(r"```console\n(.*?)```", page.partition("## The move itself")[2], re.DOTALL)
 
     def typed(block):
-        return [run([POLLUX, *shlex.split(line)[2:]], cwd=tmp_path) for line in block.splitlines()]
+        return [run(["pollux", *shlex.split(line)[2:]], cwd=tmp_path) for line in block.splitlines()]
 
     assert "job stock" in (listed := typed(before))[0]
     assert listed[-1].count("everything is paused: beat still runs") == len(["stock", "report"])
-    with started([POLLUX, "serve", "-c", "pollux.yaml"], cwd=tmp_path, env=None, until="leads"):
-        assert json.loads(run([POLLUX, "runs", "--json"], cwd=tmp_path))["runs"] == []
+    with started(["pollux", "serve", "-c", "pollux.yaml"], cwd=tmp_path, env=None, until="leads"):
+        assert json.loads(run(["pollux", "runs", "--json"], cwd=tmp_path))["runs"] == []
         assert typed(after) == ["everything goes on\n"]
-        jobs = json.loads(run([POLLUX, "jobs", "--json"], cwd=tmp_path))["jobs"]
+        jobs = json.loads(run(["pollux", "jobs", "--json"], cwd=tmp_path))["jobs"]
         assert {job["id"]: job["held"] for job in jobs} == {"stock": "", "report": ""}
 
 
@@ -397,7 +392,7 @@ def test_the_manifest_is_one_pod_that_is_given_more_time_than_the_grace(tmp_path
     config = tmp_path / "pollux.yaml"
     config.write_text(there["ConfigMap"]["data"]["pollux.yaml"])
     (tmp_path / "checks.py").write_text("def tick(ctx): ...\n")
-    run([POLLUX, "check", "-c", config.name], cwd=tmp_path)
+    run(["pollux", "check", "-c", config.name], cwd=tmp_path)
 
     grace_s = int(yaml.safe_load(config.read_text())["pool"]["grace"].removesuffix("s"))
     assert pod["terminationGracePeriodSeconds"] >= grace_s + 10
@@ -407,7 +402,7 @@ def test_the_manifest_is_one_pod_that_is_given_more_time_than_the_grace(tmp_path
     assert pod["securityContext"]["runAsNonRoot"]
 
 
-def test_the_containers_have_what_they_mount_and_commands_that_exist():
+def test_the_containers_have_what_they_mount_and_commands_that_exist(tmp_path):
     pod = manifests()["Deployment"]["spec"]["template"]["spec"]
     volumes = {volume["name"] for volume in pod["volumes"]}
     for container in pod["containers"]:
@@ -417,7 +412,7 @@ def test_the_containers_have_what_they_mount_and_commands_that_exist():
         assert variable == {"name": "POLLUX_CONFIG", "value": f"{mounts['config']}/pollux.yaml"}
         program, *words = container["command"]
         assert program == "pollux"
-        run([POLLUX, *words, "--help"])
+        run(["pollux", *words, "--help"], cwd=tmp_path)
     store = yaml.safe_load(manifests()["ConfigMap"]["data"]["pollux.yaml"])["store"]
     assert store == f"sqlite:///{mounts['data']}/pollux.db"
 
@@ -431,8 +426,8 @@ def test_the_probe_tells_a_store_that_is_there_from_one_that_is_not(tmp_path):
     config.write_text(f"store: sqlite:///{tmp_path / 'pollux.db'}\n")
     variables = {**os.environ, "POLLUX_CONFIG": str(config)}
     for code in (UNAVAILABLE, 0):
-        done = subprocess.run([POLLUX, *words], env=variables, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == code, done.stderr
+        done = finished(["pollux", *words], cwd=tmp_path, env=variables)
+        assert done.code == code, done.err
         asyncio.run(made(f"sqlite:///{tmp_path / 'pollux.db'}"))
 
 
@@ -445,10 +440,28 @@ async def made(store):
 # processes
 
 
-def run(command, *, cwd=None, env=None):
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+def start(command, *, cwd, env, **pipes):
+    """`pollux` is forked; a program that is named by its path begins as it does for the reader."""
+    program, *words = map(str, command)
+    env = env or {**os.environ}
+    if program == "pollux":
+        return start_pollux(words, cwd=cwd, env=env | {"PYTHONWARNINGS": "error"}, text=True, **pipes)
+    return subprocess.Popen([program, *words], cwd=cwd, env=env, text=True, **pipes)
+
+
+def finished(command, *, cwd, env=None):
+    with start(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    return Answer(process.returncode, out, err)
+
+
+def run(command, *, cwd, env=None):
+    done = finished(command, cwd=cwd, env=env)
+    assert done.code == 0, f"{command}: {done}"
+    return done.out
 
 
 class started:  # noqa: N801  reads as a sentence
@@ -456,9 +469,7 @@ class started:  # noqa: N801  reads as a sentence
 
     def __init__(self, command, *, cwd, env, until):
         self.until = until
-        self.process = subprocess.Popen(
-            command, cwd=cwd, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+        self.process = start(command, cwd=cwd, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def __enter__(self):
         seen = []

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from pollux.server.roles import Role
+from pollux.server.auth import Role
 from pollux.server.routes import EVERY
 from pollux.server.routes.dead_letters import DeadBody
 from pollux.server.routes.jobs import BatchBody

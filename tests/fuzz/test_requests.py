@@ -10,11 +10,9 @@ import msgspec
 import pytest
 
 from pollux.events import Events
-from pollux.server.gateway import Gateway
-from pollux.server.hosts import Hosts, Proxies
+from pollux.server.auth import Identity, Role, TokenCheck
+from pollux.server.gateway import Gateway, Hosts, Proxies
 from pollux.server.limits import Refusals
-from pollux.server.roles import Identity, Role
-from pollux.server.tokens import TokenCheck
 from tests.fuzz.draws import SCRAPS, Draws
 from tests.fuzz.test_api import ENDLESS, NAMES, OPERATIONS, World
 
@@ -74,7 +72,7 @@ def a_door() -> Gateway:
     clock = lambda: float(next(leaps))  # noqa: E731  as short as it is
     proxies = Proxies(["127.0.0.0/8"])
     refusals = Refusals({}, Events(), clock)
-    return Gateway(inside, tokens, refusals, lambda: False, hosts=Hosts("localhost"), proxies=proxies, clock=clock)
+    return Gateway(inside, tokens, refusals, hosts=Hosts("localhost"), proxies=proxies, clock=clock)
 
 
 def scope_of(draws: Draws) -> dict:

@@ -78,13 +78,14 @@ class Shop:
         self.clock = FakeClock()
         self.events = Events()
         self.registry = Registry()
-        self.store = Spy(MemoryStore(self.clock))
+        memory = MemoryStore(self.clock)
+        self.store = Spy(wrap(memory) if wrap else memory)
         self.pool = Pool(seats)
-        self.kit = WorkerState(self.registry, self.pool, clock=self.clock, events=self.events, dice=Random(7))
-        used = wrap(self.store) if wrap else self.store
-        self.settler = self.kit.settler = Settler(used, clock=self.clock, events=self.events, backlog_max=4 * seats)
-        self.watchman = self.kit.watchman = TimeoutWatch(self.kit.running, clock=self.clock, events=self.events)
-        self.dispatcher = Dispatcher(used, self.kit, "node-1", options=options)
+        self.worker = WorkerState(self.registry, self.pool, clock=self.clock, events=self.events, dice=Random(7))
+        settler = Settler(self.store, clock=self.clock, events=self.events, backlog_max=4 * seats)
+        self.settler = self.worker.settler = settler
+        self.timeouts = self.worker.timeouts = TimeoutWatch(self.worker.running, clock=self.clock, events=self.events)
+        self.dispatcher = Dispatcher(self.store, self.worker, "node-1", options=options)
         self.pool.on_free = self.settler.on_room = self.dispatcher.nudge
 
     async def open(self) -> Shop:

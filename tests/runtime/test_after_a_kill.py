@@ -12,7 +12,6 @@ from pollux.registry import Registry
 from pollux.runtime import NodeRuntime, RuntimeOptions
 from pollux.simulate import VirtualClock, VirtualTime
 from pollux.store.contract import JobPut, RunFilter
-from pollux.store.guard import Guarded
 from pollux.store.memory import MemoryStore
 from tests.runtime import innocent_work
 
@@ -33,7 +32,7 @@ class Worker:
             registry.add(name, call)
         options = RuntimeOptions(plans=False, renews_apart=False, seats=SEATS, lease_ms=int(LEASE_S * 1000))
         self.crew = NodeRuntime(
-            Guarded(ward.store, clock=ward.clock),
+            ward.store,
             registry,
             options=options,
             clock=ward.clock,
@@ -43,7 +42,7 @@ class Worker:
         )
 
     def has_suspects(self):
-        return any(attempt.is_isolated for attempt in self.crew.kit.running)
+        return any(attempt.is_isolated for attempt in self.crew.worker.running)
 
     def die(self):
         """It settles nothing and hands nothing back; its leases run out by themselves."""
@@ -70,7 +69,7 @@ class Ward:
 
     def _has_suspects(self):
         """Children work and end in real time: virtual time waits for them."""
-        return any(worker.crew.kit.idle_children._ends or worker.has_suspects() for worker in self.workers)
+        return any(worker.crew.worker.idle_children._ends or worker.has_suspects() for worker in self.workers)
 
     async def __aenter__(self):
         self.time.install()

@@ -44,7 +44,7 @@ async def test_what_a_handler_returns_is_the_result():
     assert run.state is RunState.DONE
     assert run.result == {"sum": 6, "attempt": 1}
     assert run.changed is True
-    assert shop.kit.leases == {}
+    assert shop.worker.leases == {}
 
 
 async def test_a_sync_handler_runs_in_a_thread_of_ours():
@@ -59,8 +59,8 @@ async def test_a_sync_handler_runs_in_a_thread_of_ours():
     await emptied(shop.pool)
     run = await recorded(shop)
     assert run.result == 7
-    assert where[0].startswith("pollux-hand-")
-    shop.kit.hands.stop()
+    assert where[0].startswith("pollux-handler-")
+    shop.worker.threads.stop()
 
 
 @pytest.mark.parametrize("params", [{}, {"a": 1, "c": 2}])
@@ -189,7 +189,7 @@ async def test_a_run_whose_end_cannot_be_judged_is_dead_and_holds_nothing(monkey
     assert run.state is RunState.DEAD
     assert "could not be judged: OverflowError" in run.error
     assert shop.pool.free == 2
-    assert shop.kit.leases == {}
+    assert shop.worker.leases == {}
 
 
 # too long
@@ -200,7 +200,7 @@ async def test_an_async_handler_is_cancelled_at_its_timeout():
         await asyncio.Event().wait()
 
     shop = await a_shop()
-    shop.watchman.start()
+    shop.timeouts.start()
     await seated(shop, wait, timeout_ms=5_000)
     await shop.clock.advance(4_999)
     assert shop.pool.busy == 1
@@ -210,8 +210,8 @@ async def test_an_async_handler_is_cancelled_at_its_timeout():
     assert run.state is RunState.READY
     assert run.error == "TimeoutError: it ran longer than 5000 ms"
     assert run.attempt == 1
-    assert shop.kit.stuck_ever == 0
-    await shop.watchman.stop()
+    assert shop.worker.stuck_ever == 0
+    await shop.timeouts.stop()
 
 
 async def test_a_handlers_own_timeout_counts_where_the_job_says_nothing():
@@ -220,13 +220,13 @@ async def test_a_handlers_own_timeout_counts_where_the_job_says_nothing():
 
     shop = await a_shop()
     shop.registry.add("job", wait, timeout="1s")
-    shop.watchman.start()
+    shop.timeouts.start()
     job = await shop.job("job")
     await shop.enqueue(job, "r1")
     await shop.dispatcher.turn()
     await shop.clock.advance(1_000)
     assert (await recorded(shop)).error == "TimeoutError: it ran longer than 1000 ms"
-    await shop.watchman.stop()
+    await shop.timeouts.stop()
 
 
 async def test_an_answer_given_in_spite_of_the_timeout_counts():
@@ -237,12 +237,12 @@ async def test_an_answer_given_in_spite_of_the_timeout_counts():
             return "saved"
 
     shop = await a_shop()
-    shop.watchman.start()
+    shop.timeouts.start()
     await seated(shop, finish_anyway, timeout_ms=5_000)
     await shop.clock.advance(5_000)
     run = await recorded(shop)
     assert (run.state, run.result) == (RunState.DONE, "saved")
-    await shop.watchman.stop()
+    await shop.timeouts.stop()
 
 
 async def test_a_handler_that_ignores_its_cancellation_is_settled_and_keeps_its_seat():
@@ -257,7 +257,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_settled_and_keeps_its_
 
     shop = await a_shop()
     heard = Heard(shop.events, HandlerStuck)
-    shop.watchman.start()
+    shop.timeouts.start()
     await seated(shop, deaf, timeout_ms=5_000)
     await shop.clock.advance(6_999)
     assert shop.settler.backlog == 0
@@ -265,16 +265,16 @@ async def test_a_handler_that_ignores_its_cancellation_is_settled_and_keeps_its_
     run = await recorded(shop)
     assert run.error.startswith("TimeoutError")
     assert shop.pool.busy == 1
-    assert shop.kit.stuck == 1
+    assert shop.worker.stuck == 1
     [stuck] = heard.all
     assert (stuck.run_id, stuck.job_id, stuck.stuck) == ("r1", "job", 1)
 
     release.set()
     await settle_down()
     assert shop.pool.busy == 0
-    assert shop.kit.stuck == 0
+    assert shop.worker.stuck == 0
     assert shop.settler.backlog == 0, "it is settled once"
-    await shop.watchman.stop()
+    await shop.timeouts.stop()
 
 
 async def test_a_sync_handler_past_its_timeout_is_settled_told_and_keeps_its_seat():
@@ -287,11 +287,11 @@ async def test_a_sync_handler_past_its_timeout_is_settled_told_and_keeps_its_sea
 
     shop = await a_shop()
     heard = Heard(shop.events, HandlerStuck)
-    shop.watchman.start()
+    shop.timeouts.start()
     await seated(shop, work, timeout_ms=5_000)
     await asyncio.to_thread(started.wait, 10)
     seen = []
-    shop.kit.pool.on_free = lambda: seen.append("left")
+    shop.worker.pool.on_free = lambda: seen.append("left")
     await shop.clock.advance(5_000)
     assert shop.settler.backlog == 1
     run = await recorded(shop)
@@ -300,10 +300,10 @@ async def test_a_sync_handler_past_its_timeout_is_settled_told_and_keeps_its_sea
     assert await asyncio.to_thread(told.wait, 10)
     await emptied(shop.pool)
     assert seen == ["left"]
-    assert shop.kit.stuck == 0
+    assert shop.worker.stuck == 0
     assert shop.settler.backlog == 0
-    await shop.watchman.stop()
-    shop.kit.hands.stop()
+    await shop.timeouts.stop()
+    shop.worker.threads.stop()
 
 
 # asked to stop
@@ -338,7 +338,7 @@ async def test_a_failure_keeps_the_frames_of_the_users_code_where_it_broke(call)
     assert not any("pollux/" in each and "tests" not in each for each in lines), "none of ours"
     assert [tried.traceback for tried in run.tried] == [run.traceback]
     assert [event.traceback for event in heard.all] == [run.traceback]
-    shop.kit.hands.stop()
+    shop.worker.threads.stop()
 
 
 async def test_a_traceback_hides_secrets():
@@ -406,15 +406,15 @@ async def test_a_cancel_request_reaches_a_running_handler():
 
     shop = await a_shop()
     await seated(shop, wait)
-    began_ms = shop.kit.time.now_ms()
+    began_ms = shop.worker.time.now_ms()
     await shop.clock.advance(26_000)
-    shop.kit.leases["r1"].cancel("ann said so")
+    shop.worker.leases["r1"].cancel("ann said so")
     await settle_down()
     run = await recorded(shop)
     assert reasons == [(True, "ann said so")]
     assert (run.state, run.failed, run.error) == (RunState.CANCELLED, False, "")
     assert (run.started_ms, run.finished_ms) == (began_ms, began_ms + 26_000), "it ran until then"
-    [ends] = shop.settler.tallies.by_job.all()
+    [ends] = shop.settler.stats.by_job.all()
     assert (ends.by_status, ends.ok, ends.failed) == ({"cancelled": 1}, 0, 0), "neither success nor failure"
     assert shop.pool.busy == 0
 
@@ -430,9 +430,9 @@ async def test_a_handler_that_does_not_obey_a_cancel_request_is_settled_after_te
                 continue
 
     shop = await a_shop()
-    shop.watchman.start()
+    shop.timeouts.start()
     await seated(shop, deaf)
-    shop.kit.leases["r1"].cancel("ann said so")
+    shop.worker.leases["r1"].cancel("ann said so")
     await shop.clock.advance(9_999)
     assert shop.settler.backlog == 0
     await shop.clock.advance(1)
@@ -441,7 +441,7 @@ async def test_a_handler_that_does_not_obey_a_cancel_request_is_settled_after_te
     release.set()
     await settle_down()
     assert shop.pool.busy == 0
-    await shop.watchman.stop()
+    await shop.timeouts.stop()
 
 
 @pytest.mark.parametrize("value", [None, {"rows": 3}], ids=["nothing", "a value"])
@@ -456,11 +456,11 @@ async def test_a_cancelled_sync_handler_that_returns_is_cancelled_whatever_it_re
     shop = await a_shop()
     await seated(shop, work)
     await asyncio.to_thread(started.wait, 10)
-    shop.kit.leases["r1"].cancel("ann said so")
+    shop.worker.leases["r1"].cancel("ann said so")
     await emptied(shop.pool)
     run = await recorded(shop)
     assert (run.state, run.cancel, run.result) == (RunState.CANCELLED, "ann said so", None)
-    shop.kit.hands.stop()
+    shop.worker.threads.stop()
 
 
 async def test_an_async_handler_that_catches_its_cancellation_and_returns_a_value_is_done():
@@ -472,7 +472,7 @@ async def test_an_async_handler_that_catches_its_cancellation_and_returns_a_valu
 
     shop = await a_shop()
     await seated(shop, finish)
-    shop.kit.leases["r1"].cancel("ann said so")
+    shop.worker.leases["r1"].cancel("ann said so")
     await settle_down()
     assert (await recorded(shop)).state is RunState.DONE
 
@@ -489,12 +489,12 @@ async def test_a_lost_lease_stops_the_handler_and_records_nothing():
     shop = await a_shop()
     heard = Heard(shop.events, LeaseWasLost)
     await seated(shop, wait)
-    shop.kit.leases["r1"].lose("somebody else has it")
+    shop.worker.leases["r1"].lose("somebody else has it")
     await settle_down()
     assert stopped == ["the lease was lost: somebody else has it"]
     assert shop.settler.backlog == 0
     assert shop.pool.busy == 0
-    assert shop.kit.leases == {}
+    assert shop.worker.leases == {}
     [lost] = heard.all
     assert lost.run_id == "r1"
 
@@ -507,7 +507,7 @@ async def test_a_lease_that_could_not_be_renewed_is_lost_before_it_ends():
 
     shop = await a_shop()
     heard = Heard(shop.events, LeaseWasLost)
-    shop.watchman.start()
+    shop.timeouts.start()
     await seated(shop, wait)
     shop.clock.jump(3_600_000)
     await shop.clock.advance(26_999)
@@ -516,7 +516,7 @@ async def test_a_lease_that_could_not_be_renewed_is_lost_before_it_ends():
     assert shop.pool.busy == 0
     assert [lost.why for lost in heard.all] == ["it could not be renewed in time"]
     assert shop.settler.backlog == 0
-    await shop.watchman.stop()
+    await shop.timeouts.stop()
 
 
 async def test_a_second_delivery_of_a_run_ends_the_first():
@@ -525,14 +525,14 @@ async def test_a_second_delivery_of_a_run_ends_the_first():
 
     shop = await a_shop()
     await seated(shop, wait)
-    first = shop.kit.leases["r1"]
+    first = shop.worker.leases["r1"]
     await shop.clock.advance(30_000)
     await shop.dispatcher.turn()
     await settle_down()
-    second = shop.kit.leases["r1"]
+    second = shop.worker.leases["r1"]
     assert second is not first
-    assert first not in shop.kit.running
-    assert second in shop.kit.running
+    assert first not in shop.worker.running
+    assert second in shop.worker.running
     second.lose("end of test")
     await settle_down()
 
@@ -541,7 +541,7 @@ async def test_follow_ups_are_recorded_with_a_success_and_dropped_with_a_failure
     for fails in (False, True):
         shop = await a_shop()
         other = await shop.job("other")
-        shop.registry.know([other])
+        shop.registry.add_jobs([other])
 
         async def follow(ctx, fails=fails):
             ctx.enqueue("other", key="k")
@@ -566,7 +566,7 @@ async def test_lateness_is_counted_from_the_due_time():
     await shop.dispatcher.turn()
     await settle_down()
     await shop.settler.turn()
-    seen = shop.kit.late.seen()
+    seen = shop.worker.late.seen()
     assert (seen.count, seen.sum_ms, seen.max_ms) == (1, 40, 40)
     assert seen.at_most_ms(0.99) == 40
     [started, settled] = heard.all
@@ -588,7 +588,7 @@ async def test_a_machine_that_gives_no_thread_costs_an_attempt_and_no_seat(monke
     real, refused = threading.Thread.start, []
 
     def start(thread):
-        if thread.name.startswith("pollux-hand-") and not refused:
+        if thread.name.startswith("pollux-handler-") and not refused:
             refused.append(thread)
             raise RuntimeError("can't start new thread")
         real(thread)
@@ -605,7 +605,7 @@ async def test_a_machine_that_gives_no_thread_costs_an_attempt_and_no_seat(monke
     assert (failed.state, failed.attempt) == (RunState.READY, 1)
     assert failed.error.startswith("RuntimeError: can't start new thread")
     assert (done.state, done.result) == (RunState.DONE, "r2")
-    assert (shop.pool.free, shop.kit.running, shop.kit.leases) == (2, set(), {})
+    assert (shop.pool.free, shop.worker.running, shop.worker.leases) == (2, set(), {})
 
 
 @pytest.mark.parametrize(("ask", "state"), [("cancel", RunState.CANCELLED), ("drain", RunState.READY), ("lose", None)])
@@ -621,9 +621,9 @@ async def test_a_handler_that_is_asked_to_stop_before_its_first_step_frees_its_s
     await shop.enqueue(job, "r1")
     await shop.dispatcher.turn()
     assert begun == [], "the test came too late"
-    [attempt] = shop.kit.running
+    [attempt] = shop.worker.running
     getattr(attempt, ask)(*([] if ask == "drain" else ["enough"]))
     await settle_down()
-    assert (begun, shop.kit.running, shop.pool.free) == ([], set(), 2)
+    assert (begun, shop.worker.running, shop.pool.free) == ([], set(), 2)
     if state is not None:
         assert (await recorded(shop)).state is state

@@ -24,7 +24,7 @@ CHANGES = {
     ),
     "delete": (lambda app: app.operations.jobs.delete_jobs(["home"]), "delete_jobs", ["delete home"]),
     "move": (lambda app: app.operations.versions.move_jobs(["home"], 7), "move_jobs", ["move home"]),
-    "finish a version": (lambda app: app.operations.versions.finish_version(9), "drop_version", ["finish version 9"]),
+    "finish a version": (lambda app: app.operations.versions.finish_version(9), "prune", ["finish version 9"]),
     "run now": (lambda app: app.run_now("home", id="n", anyway=True), "enqueue", ["run home"]),
     "cancel a run": (lambda app: app.cancel("waits"), "cancel", ["cancel waits"]),
     "cancel a job": (lambda app: app.cancel("home"), "cancel", ["cancel home"]),
@@ -58,7 +58,7 @@ async def store():
 
 @pytest.fixture
 async def app(store):
-    app = Pollux(store, clock=store.store._clock, actor="ann")
+    app = Pollux(store, clock=store.clock, actor="ann")
     await app.open()
     await given(app, store)
     yield app
@@ -128,23 +128,24 @@ async def test_what_the_store_refused_is_not_on_record(app, store, change):
     assert (await app.operations.audit.list_audit(limit=1_000)).lines == before
 
 
-@pytest.mark.parametrize("same", [5, 1_000])
-async def test_only_what_is_new_is_told_as_new_where_nobody_has_read_what_was_before(app, same):
-    """Of a crowd that is put nothing is read before, as little as of the few that come behind a thousand."""
-    crowd = [Job(id=f"s{n:04}", handler="h") for n in range(same)]
-    few = [Job(id=f"z{n:02}", handler="h") for n in range(18)]
-    await app.put_jobs([*crowd, *few])
-    await app.operations.jobs.delete_jobs(["z01"])
-    changed = [Job(id=job.id, handler="h", priority=1) for job in few[:1]]
+async def test_a_crowd_that_is_put_has_one_line_with_how_many_were_changed(app):
+    """Nothing is read before: the line names the first of them, and counts those that were not there so already."""
+    crowd = [Job(id=f"s{n:04}", handler="h") for n in range(30)]
+    await app.put_jobs(crowd)
 
-    await app.put_jobs([*crowd, *changed, *few[1:], Job(id="zzz", handler="h")])
+    await app.put_jobs([*crowd, Job(id="s0007", handler="h", priority=1), Job(id="zzz", handler="h")])
 
-    lines = {line.subject: line.detail for line in (await app.operations.audit.list_audit(limit=1_000)).lines[-3:]}
-    assert lines == {
-        "z00": "now: when asked; handler h; priority 1",
-        "z01": "now: when asked; handler h",
-        "zzz": "new: when asked; handler h",
-    }
+    [first, line] = (await app.operations.audit.list_audit(limit=1_000)).lines[-2:]
+    assert (first.subject, first.count) == ("30 jobs", 30)
+    assert (line.subject, line.count) == ("32 jobs", 2)
+    assert line.detail.startswith("s0000, s0001, ")
+
+
+async def test_the_few_behind_a_thousand_have_a_line_each(app):
+    await app.put_jobs([Job(id=f"s{n:04}", handler="h") for n in range(1_000)] + [Job(id="zzz", handler="h")])
+
+    [line] = (await app.operations.audit.list_audit(limit=1_000)).lines[-1:]
+    assert (line.subject, line.detail) == ("zzz", "now: when asked; handler h")
 
 
 async def test_what_must_be_new_and_what_was_read_before_is_told_as_it_is(app):

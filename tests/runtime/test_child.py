@@ -34,13 +34,13 @@ from tests.runtime import child_work
 from tests.runtime.fakes import Shop, emptied, settle_down
 
 PATIENCE_SECONDS = 60
-FREELY = {"memory": 1_000_000_000, "patience": lambda: 1.0, "leave": lambda: 60.0}
+FREELY = {"memory": 1_000_000_000, "stop_seconds": lambda: 1.0, "permit": lambda: 60.0}
 
 
 async def a_run(call, *, isolate=Isolate.PROCESS, crashes=0, **options):
     """A shop in which one run of this handler was tried once, and what became of the run."""
     shop = await Shop().open()
-    shop.registry.know([await shop.job("after", child_work.after)])
+    shop.registry.add_jobs([await shop.job("after", child_work.after)])
     job = await shop.job("job", call, isolate=isolate, **options)
     [run] = await shop.enqueue(job, "r1")
     for _ in range(crashes + 1):
@@ -49,7 +49,7 @@ async def a_run(call, *, isolate=Isolate.PROCESS, crashes=0, **options):
         await shop.settler.turn()
         run = await shop.run("r1")
         await shop.clock.advance(600_000)
-    shop.kit.hands.stop()
+    shop.worker.threads.stop()
     return shop, run
 
 
@@ -61,7 +61,7 @@ async def begun(call, pids, count, **options):
     await shop.enqueue(job, "r1")
     await shop.dispatcher.turn()
     await eventually(lambda: pids.exists() and len(pids.read_text().split()) == count)
-    [attempt] = shop.kit.running
+    [attempt] = shop.worker.running
     return shop, attempt
 
 
@@ -160,7 +160,7 @@ async def test_progress_is_relayed_while_it_runs_and_its_last_word_arrives(tmp_p
     job = await shop.job("job", child_work.progressing, isolate=Isolate.PROCESS, params={"go": str(go)})
     await shop.enqueue(job, "r1")
     await shop.dispatcher.turn()
-    [attempt] = shop.kit.running
+    [attempt] = shop.worker.running
     await eventually(lambda: attempt.ctx.last_progress == "30% (3 of 10) of the rows")
     go.touch()
     await emptied(shop.pool)
@@ -226,7 +226,7 @@ async def test_at_its_timeout_a_deaf_child_is_killed_with_all_that_it_started(tm
     pids = tmp_path / "pids"
     shop, attempt = await begun(child_work.sleepy, pids, 3, timeout_ms=5_000)
     await shop.clock.advance(5_000)
-    await shop.watchman.turn()
+    await shop.timeouts.turn()
     await emptied(shop.pool)
     await shop.settler.turn()
     run = await shop.run("r1")
@@ -239,7 +239,7 @@ async def test_at_its_timeout_a_deaf_child_is_killed_with_all_that_it_started(tm
 async def test_a_handler_may_answer_after_its_timeout(tmp_path):
     shop, _ = await begun(child_work.obedient, tmp_path / "pids", 1, timeout_ms=5_000)
     await shop.clock.advance(5_000)
-    await shop.watchman.turn()
+    await shop.timeouts.turn()
     await emptied(shop.pool)
     await shop.settler.turn()
     run = await shop.run("r1")
@@ -357,14 +357,14 @@ async def closed(shop):
     """All that sit have ended and are settled, and no child is left."""
     await emptied(shop.pool)
     await shop.settler.turn()
-    shop.kit.hands.stop()
-    await shop.kit.idle_children.close()
+    shop.worker.threads.stop()
+    await shop.worker.idle_children.close()
 
 
 async def test_after_one_lost_lease_a_run_is_delivered_as_any_other():
     shop = await suspects(child_work.where, 4, losses=1)
-    assert len(shop.kit.running) == 4
-    assert not shop.kit.suspects
+    assert len(shop.worker.running) == 4
+    assert not shop.worker.suspects
     await closed(shop)
     for number in range(1, 5):
         run = await shop.run(f"r{number}")
@@ -377,24 +377,24 @@ async def test_after_a_second_lost_lease_a_run_is_tried_in_a_child():
     run = await shop.run("r1")
     assert (run.state, run.lease_losses) == (RunState.DONE, 2)
     assert run.result != os.getpid()
-    assert not shop.kit.suspects
+    assert not shop.worker.suspects
 
 
 async def test_some_suspects_are_tried_at_a_time_and_the_others_wait_uncharged():
     """As many come back at a time as are tried, so that none waits for a place that is free."""
     shop = await suspects(child_work.where, 5, seats=9)
-    assert {attempt.run.id for attempt in shop.kit.running} == {"r1", "r2"}
+    assert {attempt.run.id for attempt in shop.worker.running} == {"r1", "r2"}
     await shop.settler.turn()
     waiting = [await shop.run(id) for id in ("r3", "r4", "r5")]
     assert [(run.state, run.attempt, run.lease_losses) for run in waiting] == 3 * [(RunState.READY, 0, 2)]
     assert [run.visible_ms - shop.clock.now_ms() for run in waiting] == [200, 200, 400]
     for at_work in (2, 1):
         await emptied(shop.pool)
-        assert not shop.kit.suspects
+        assert not shop.worker.suspects
         await shop.clock.advance(200)
         await shop.settler.turn()
         await shop.dispatcher.turn()
-        assert len(shop.kit.suspects) == at_work
+        assert len(shop.worker.suspects) == at_work
     await closed(shop)
     assert {(await shop.run(f"r{number}")).state for number in range(1, 6)} == {RunState.DONE}
 
@@ -417,7 +417,7 @@ async def test_a_child_is_not_used_again_where_a_handler_left_something_behind_o
     options = {"params": {"pids": str(pids)}} if call is child_work.brood else {}
     shop = await suspects(call, **options)
     await emptied(shop.pool)
-    assert not shop.kit.idle_children._idle
+    assert not shop.worker.idle_children._idle
     if pids.exists():
         assert alive(pids) == []
     await closed(shop)
@@ -427,12 +427,12 @@ async def test_a_suspect_that_has_crashed_is_tried_again_in_a_fresh_child():
     """Another one may have broken the child that it shared: the proof must be its own."""
     shop = await suspects(child_work.where)
     await emptied(shop.pool)
-    assert len(shop.kit.idle_children._idle) == 1
+    assert len(shop.worker.idle_children._idle) == 1
     handler, job = Handler("where", child_work.where), Job(id="job", handler="where")
     pids = []
     for crashes in (0, 1):
         ctx = Context(Run("r", "job", 0, crashes=crashes), job, handler, SystemClock(), 0)
-        pids.append(await call_in_child(handler, ctx, {}, **FREELY, idle=shop.kit.idle_children))
+        pids.append(await call_in_child(handler, ctx, {}, **FREELY, idle=shop.worker.idle_children))
     await closed(shop)
     first = (await shop.run("r1")).result
     assert pids[0] == first
@@ -485,7 +485,7 @@ async def test_a_child_whose_node_lost_the_lease_meanwhile_never_begins_its_hand
     made, start = [], Child.__init__
     monkeypatch.setattr(Child, "__init__", lambda self, memory: (made.append(self), start(self, memory))[1])
     await shop.dispatcher.turn()
-    [attempt] = shop.kit.running
+    [attempt] = shop.worker.running
     await eventually(lambda: made)
     await settle_down()
     ready, _, _ = select.select([made[0]._socket], [], [], PATIENCE_SECONDS)  # our loop stands still
@@ -509,7 +509,7 @@ async def test_a_leave_to_begin_that_is_over_is_asked_for_again(tmp_path):
             call.cancel()
         return left
 
-    options = {**FREELY, "leave": leave}
+    options = {**FREELY, "permit": leave}
     call = asyncio.create_task(call_in_child(handler, ctx, {"mark": str(mark)}, **options))
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -523,11 +523,11 @@ async def test_what_no_child_can_find_or_may_have_is_tried_in_the_node():
 
     for call, options in ((closure, {}), (child_work.where, {"isolate": Isolate.NEVER})):
         shop = await suspects(call, 2, **options)
-        assert len(shop.kit.running) == 2
+        assert len(shop.worker.running) == 2
         await emptied(shop.pool)
         await shop.settler.turn()
         assert (await shop.run("r2")).result == os.getpid()
-        shop.kit.hands.stop()
+        shop.worker.threads.stop()
 
 
 # who can be found
@@ -626,7 +626,7 @@ def a_call(name, kwargs, *, patience=1.0):
     call = getattr(child_work, name)
     handler = Handler(name, call)
     ctx = Context(Run("r1", "job", 0), Job(id="job", handler=name), handler, SystemClock(), 0)
-    return ctx, call_in_child(handler, ctx, kwargs, **{**FREELY, "patience": lambda: patience})
+    return ctx, call_in_child(handler, ctx, kwargs, **{**FREELY, "stop_seconds": lambda: patience})
 
 
 async def test_what_a_handler_printed_is_written_before_its_child_is_killed(tmp_path):

@@ -30,7 +30,7 @@ def waits_for_ever(started=None):
 
 
 async def end(shop):
-    for attempt in tuple(shop.kit.running):
+    for attempt in tuple(shop.worker.running):
         if attempt.work is not None:
             attempt.work.cancel()
     await settle_down()
@@ -121,7 +121,7 @@ async def test_what_a_worker_slept_over_is_not_started(monkeypatch, stood_still_
     started = []
     job = await shop.job("long", waits_for_ever(started))
     await shop.store.claim(node="node-1", token="t", limit=1, lease_ms=1)
-    shop.kit.time.learn(shop.clock.now_ms())
+    shop.worker.time.learn(shop.clock.now_ms())
     await shop.enqueue(job, "r1")
     claim = shop.store.claim
 
@@ -360,13 +360,13 @@ async def test_a_drained_dispatcher_claims_nothing_and_goes_on_at_once():
     shop.dispatcher.start()
     await settle_down()
     await shop.store.put_notes([NotePut(DRAIN, {})])
-    shop.dispatcher.heed()
+    shop.dispatcher.reread_stops()
     await settle_down()
     await shop.enqueue(job, "r1")
     await shop.clock.advance(MINUTE)
     assert started == []
     await shop.store.put_notes([NotePut(DRAIN)])
-    shop.dispatcher.heed()
+    shop.dispatcher.reread_stops()
     await settle_down()
     assert started == ["r1"]
     await shop.dispatcher.stop()
@@ -380,7 +380,7 @@ async def test_what_a_claim_brings_that_a_drain_interrupted_goes_back_and_does_n
     await settle_down()  # it waits for runs
 
     await shop.store.put_notes([NotePut(DRAIN, {})])
-    shop.dispatcher.heed()
+    shop.dispatcher.reread_stops()
     await shop.enqueue(job, "r1")
     await settle_down()
     while shop.settler.backlog:

@@ -40,11 +40,11 @@ async def test_a_claim_that_had_begun_is_handed_back_uncharged():
 
 async def test_one_drain_that_becomes_another_is_told_although_nothing_is_claimed():
     shop, told = await Shop(seats=2).open(), []
-    shop.dispatcher.on_steered = lambda: told.append(shop.dispatcher.is_drained)
+    shop.dispatcher.on_settings_changed = lambda: told.append(shop.dispatcher.is_drained)
 
     async def hears(reason, **options):
         await shop.store.put_notes([NotePut(DRAIN, reason, **options)])
-        shop.dispatcher.heed()
+        shop.dispatcher.reread_stops()
         await shop.dispatcher.turn()
         return len(told)
 
@@ -72,7 +72,7 @@ async def test_what_a_claim_took_whose_answer_never_came_goes_back_too():
     assert (await shop.run("r1")).state is RunState.LEASED
     await shop.store.put_notes([NotePut(DRAIN, {})])
 
-    shop.dispatcher.heed()
+    shop.dispatcher.reread_stops()
     rest = await shop.dispatcher.turn()
     await shop.settler.turn()
     await settle_down()

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from contextlib import suppress
+from itertools import count
 
 import pytest
 
@@ -27,23 +29,29 @@ class Told:
 
 @pytest.fixture
 def no_looking(monkeypatch):
-    """Only what the system tells counts."""
+    """Only what the system reports counts: the look after the start comes at once, and no other."""
     monkeypatch.setattr(watchers, "LOOK_MS", 3_600_000)
+    monkeypatch.setattr(watchers, "SOON_S", 0.0)
+
+
+async def written_until_told(path, told, times):
+    """Write to it until so many changes were told."""
+    for _ in range(times):
+        told._event.clear()
+        async with asyncio.timeout(PATIENCE_S):
+            for n in count():
+                path.write_text(f"written {n}")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1):
+                        await told.again()
+                        break
 
 
 async def watched(path, told):
-    """A watch that is sure to be set up: it has told of a change already."""
+    """A watch that is sure to be set up: of two changes one at most was seen by the look after the start."""
     watch = FileWatch(str(path), told)
     watch.start()
-    for n in range(100):
-        path.write_text(f"warming up {n}")
-        try:
-            async with asyncio.timeout(1):
-                await told.again()
-                break
-        except TimeoutError:
-            continue
-    await asyncio.sleep(1.2)  # the look that follows the beginning is over
+    await written_until_told(path, told, 2)
     async with asyncio.timeout(PATIENCE_S):
         while watch._seen != watchers.signature(str(path)):  # noqa: ASYNC110  the last change may not be told yet
             await asyncio.sleep(0.01)
@@ -98,10 +106,8 @@ async def test_links_on_the_way_are_told_of_again_and_again(tmp_path, no_looking
             (tmp_path / "..tmp").symlink_to(f"..{n}")
             (tmp_path / "..tmp").rename(tmp_path / "..data")
             await told.again()
-        await asyncio.sleep(1.5)  # it watches the new folder by now
-        told._event.clear()
-        (tmp_path / "..3" / "p.yaml").write_text("written behind the links")
-        await told.again()
+        # The end of the last watch and the start of this one look once each: a third change is heard by the watch.
+        await written_until_told(tmp_path / "..3" / "p.yaml", told, 3)
     finally:
         await watch.stop()
 
@@ -112,13 +118,13 @@ async def test_other_files_of_the_folder_are_nobodys_business(tmp_path, no_looki
     path.write_text("first")
     watch = await watched(path, told)
     try:
-        count = told.count
+        before = told.count
         for n in range(50):
             (tmp_path / "p.db-wal").write_text(str(n))
             await asyncio.sleep(0.01)
         os.utime(tmp_path)
-        await asyncio.sleep(1)
-        assert told.count == count
+        await asyncio.sleep(watchers.DEBOUNCE_MS / 1_000 + 0.2)
+        assert told.count == before
     finally:
         await watch.stop()
 
@@ -151,10 +157,10 @@ async def test_without_any_word_of_the_system_it_is_looked_at_now_and_then(tmp_p
     path.write_text("first")
     watch = FileWatch(str(path), told)
     watch.start()
-    await asyncio.sleep(1.5)
-    path.write_text("second text")
     try:
-        await told.again()
+        for text in ("second", "third text", "the fourth"):  # one may be seen by the look after the start
+            path.write_text(text)
+            await told.again()
     finally:
         await watch.stop()
 

@@ -259,9 +259,9 @@ async def test_a_look_costs_no_more_calls_where_versions_share_the_store():
     await app.backend.beat(Node("n1", seats=1, handlers=("home",)), ttl_ms=600_000)
 
     async def calls():
-        before = {verb: stats.calls for verb, stats in app.backend.calls.items()}
+        before = {verb: stats.calls for verb, stats in app.backend.call_stats.items()}
         health = await app.operations.status.health()
-        asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.calls.items()}
+        asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.call_stats.items()}
         return {verb: count for verb, count in asked.items() if count}, {each.name for each in health.findings}
 
     alone, _ = await calls()
@@ -284,13 +284,13 @@ async def test_a_look_at_a_deployment_where_much_is_amiss_costs_as_much_as_the_p
     await app.operations.workers.drain_workers(reason="moving")
     declares = (Declares("file:p.yaml", jobs=1, mark="odd"),)
     await store.beat(Node("n", seats=1, handlers=("home",), plans=False, declares=declares), ttl_ms=600_000)
-    before = {verb: stats.calls for verb, stats in app.backend.calls.items()}
+    before = {verb: stats.calls for verb, stats in app.backend.call_stats.items()}
     seen = (await app.operations.status.health()).snapshot
-    asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.calls.items()}
+    asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.call_stats.items()}
     assert sum(asked.values()) == 12, asked
     assert seen.dead
     assert seen.deployment.drained
-    assert seen.deployment.forsaken
+    assert seen.deployment.orphaned
     await app.close()
 
 
@@ -300,9 +300,9 @@ async def test_a_look_reads_a_bounded_number_of_jobs(count):
     app.handler(home)
     await app.open()
     await app.put_jobs([app.add("home", id=f"j{number}") for number in range(count)])
-    before = {verb: stats.calls for verb, stats in app.backend.calls.items()}
+    before = {verb: stats.calls for verb, stats in app.backend.call_stats.items()}
     health = await app.operations.status.health()
-    asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.calls.items()}
+    asked = {verb: stats.calls - before[verb] for verb, stats in app.backend.call_stats.items()}
     assert len(health.snapshot.deployment.jobs) == min(count, 200)
     assert health_document(health)["cron_jobs_count"] == (0 if count <= 200 else None)
     assert sum(asked.values()) <= 9

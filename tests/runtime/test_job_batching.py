@@ -84,14 +84,14 @@ async def test_those_who_come_again_and_again_share_their_writes(no_moments):
     assert all(len(batch) == CALLERS for batch in operations.batches)
 
 
-async def test_a_crowd_is_written_in_full_batches_and_two_of_them_at_a_time(no_moments):
+async def test_a_crowd_is_written_in_full_batches_one_after_the_other(no_moments):
     operations, together = FakeOperations(rounds=20), JobBatcher()
 
     added = asyncio.gather(*(together.add(operations, "ann", a_put(f"job{n}"), None) for n in range(3 * AT_ONCE)))
     for _ in range(10):
         await asyncio.sleep(0)
 
-    assert [len(batch) for batch in operations.batches] == [AT_ONCE, AT_ONCE]
+    assert [len(batch) for batch in operations.batches] == [AT_ONCE]
     await added
     assert [len(batch) for batch in operations.batches] == [AT_ONCE] * 3
 
@@ -128,19 +128,21 @@ async def test_those_who_come_in_two_halves_find_together(monkeypatch):
     assert [len(batch) for batch in operations.batches[-8:]] == [16] * 8
 
 
-async def test_who_keeps_coming_is_waited_for_but_not_for_ever(monkeypatch):
+async def test_who_keeps_coming_is_waited_for_but_not_for_ever():
     """A moment in which somebody came is followed by another one, a few times."""
     operations, together = FakeOperations(), JobBatcher()
     await crowd(together, operations, CALLERS, 3)
     operations.batches.clear()
-    begun, wait = [], JobBatcher._wait
+    begun = []
 
-    def waits(self, operations, line):
-        """Whenever a moment begins, one more comes before it is over."""
-        wait(self, operations, line)
-        begun.append(asyncio.ensure_future(self.add(operations, "ann", a_put(f"late{len(begun)}"), None)))
+    class Moment(asyncio.Event):
+        async def wait(self):
+            """Whenever a moment begins, one more comes before it is over."""
+            begun.append(asyncio.ensure_future(together.add(operations, "ann", a_put(f"late{len(begun)}"), None)))
+            await asyncio.sleep(0)
+            raise TimeoutError
 
-    monkeypatch.setattr(JobBatcher, "_wait", waits)
+    together._queues["ann", None].is_full = Moment()
     async with asyncio.timeout(PATIENCE_S):
         await together.add(operations, "ann", a_put("first"), None)
         await asyncio.gather(*begun)
@@ -175,10 +177,10 @@ async def test_the_same_id_twice_is_written_twice_in_its_order():
 
 
 async def test_callers_who_are_gone_are_forgotten_when_there_are_many(monkeypatch):
-    monkeypatch.setattr(module, "LINES_MAX", 10)
+    monkeypatch.setattr(module, "QUEUES_MAX", 10)
     operations, together = FakeOperations(), JobBatcher()
 
     for number in range(35):
         await together.add(operations, f"caller{number}", a_put("a"), None)
 
-    assert len(together._lines) <= 10
+    assert len(together._queues) <= 10

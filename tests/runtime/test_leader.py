@@ -231,14 +231,14 @@ async def test_who_listens_with_gaps_asks_about_once_a_second(store):
 async def test_a_refused_plan_ends_the_term_whatever_the_clock_says(store):
     leader = a_leader(store)
     await leader.turn()
-    leader.doubt("fenced")
+    leader.drop_term("fenced")
     assert leader.term is None
 
 
 async def test_a_term_that_is_refused_again_and_again_is_asked_for_at_most_twice_a_second(store):
     """A store that elects us and fences us at the same time is out of its mind: that must not become a storm."""
     leader = a_leader(store)
-    leader.on_change.append(lambda: leader.term and leader.wins < 50 and leader.doubt("fenced"))
+    leader.on_change.append(lambda: leader.term and leader.wins < 50 and leader.drop_term("fenced"))
     leader.start()
     for _ in range(40):
         await store.clock.advance(100)

@@ -7,7 +7,7 @@ from pollux.errors import StoreRefused
 from pollux.events import Events, TermLost
 from pollux.model import Interval, Job
 from pollux.registry import Registry
-from pollux.runtime.leader import ASIDE_TERMS
+from pollux.runtime.leader import BARRED_TERMS
 from pollux.runtime.timekeeper import FAILING_TERMS
 from pollux.store.contract import JobPut
 from pollux.store.memory import MemoryStore
@@ -68,7 +68,7 @@ async def test_another_one_leads_after_two_terms_and_what_is_due_fires(store, we
     [said] = lost.all
     assert "no plan went through for" in said.why
     assert "permission denied for table line" in said.why
-    await store.clock.advance(3 * ASIDE_TERMS * TTL_MS)
+    await store.clock.advance(3 * BARRED_TERMS * TTL_MS)
     assert other.leader.term == 2, "who stands again finds that another one leads"
     await other.stop()
 
@@ -78,7 +78,7 @@ async def test_where_nobody_else_leads_it_stands_again_and_goes_on_once_it_can(s
     assert weak.leader.term is None
     weak.store.is_refused = False
 
-    await store.clock.advance(ASIDE_TERMS * TTL_MS + SLACK_MS)
+    await store.clock.advance(BARRED_TERMS * TTL_MS + SLACK_MS)
 
     assert weak.leader.term is not None
     assert weak.status().fired > 0
@@ -86,7 +86,7 @@ async def test_where_nobody_else_leads_it_stands_again_and_goes_on_once_it_can(s
 
 async def test_a_question_that_was_under_way_when_it_stepped_aside_wins_it_nothing(store, weak):
     """The leader asks for its term all the time; an answer that comes later must not bring it back."""
-    await weak.leader.step_aside("it cannot plan")
+    await weak.leader.yield_term("it cannot plan")
     await store.elect(weak.leader.node_id, ttl_ms=TTL_MS)  # as if it had been answered behind that
     await weak.leader._answered(await store.elect(weak.leader.node_id, ttl_ms=TTL_MS), store.clock.mono_ms())
 

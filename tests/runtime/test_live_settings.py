@@ -89,7 +89,7 @@ async def test_what_is_set_reaches_what_does_the_work():
             17_000,
             17,
         )
-        assert crew.kit.child_memory == 512_000_000
+        assert crew.worker.child_memory == 512_000_000
 
 
 async def test_a_setting_survives_a_restart_and_the_file_decides_again_without_it(tmp_path, monkeypatch):

@@ -201,7 +201,7 @@ async def test_a_turn_that_hangs_is_cut_off_when_the_patience_is_over():
             ended.append(True)
 
     loop = await started(Script(hang))
-    await loop.stop(patience_ms=10)
+    await loop.stop(timeout_ms=10)
     assert ended == [True]
 
 

@@ -6,8 +6,8 @@ import time
 
 from pollux import Pollux
 from pollux.clock import SystemClock
-from pollux.events import Events, LoopHeld
-from pollux.runtime.loop_lag import LATE_REST_MS, ON_TIME_REST_MS, LoopHold, LoopLag, LoopSampler, holder_of, where
+from pollux.events import Events, LoopBlocked
+from pollux.runtime.loop_lag import LATE_REST_MS, ON_TIME_REST_MS, LoopBlock, LoopLag, LoopSampler, blocker_of, where
 from tests.runtime.test_app import until
 
 
@@ -62,15 +62,15 @@ async def test_a_hold_that_was_over_before_anybody_looked_is_said_when_it_is(cap
     app, heard = Pollux("memory://"), []
     async with app:
         node = app.crew.node_id
-        app.crew.events.listen(LoopHeld, heard.append)
-        app.crew.lag.on_held(LoopHold(1_500, "handler fetch, shop.py:31 in parse"))
-        app.crew.lag.on_held(LoopHold(900, "shorter than health.loop_lag"))
+        app.crew.events.listen(LoopBlocked, heard.append)
+        app.crew.lag.on_blocked(LoopBlock(1_500, "handler fetch, shop.py:31 in parse"))
+        app.crew.lag.on_blocked(LoopBlock(900, "shorter than health.loop_lag"))
         app.crew.lag.is_reported = True
-        app.crew.lag.on_held(LoopHold(75_000, "handler fetch, shop.py:31 in parse"))
-    told = LoopHeld(node, 1_500, "handler fetch, shop.py:31 in parse", is_over=True)
+        app.crew.lag.on_blocked(LoopBlock(75_000, "handler fetch, shop.py:31 in parse"))
+    told = LoopBlocked(node, 1_500, "handler fetch, shop.py:31 in parse", is_over=True)
     assert [each for each in heard if "shop.py" in each.by or "shorter" in each.by] == [told]
     [words] = [each.getMessage() for each in caplog.records if "shop.py" in each.getMessage()]
-    assert "was held for 1s500ms by handler fetch, shop.py:31 in parse" in words
+    assert "was blocked for 1s500ms by handler fetch, shop.py:31 in parse" in words
 
 
 async def test_the_handler_that_holds_the_loop_is_named_with_the_line_of_the_users_own_code():
@@ -79,7 +79,7 @@ async def test_the_handler_that_holds_the_loop_is_named_with_the_line_of_the_use
 
     @app.job()
     async def inner(ctx):
-        thread = threading.Thread(target=lambda: seen.append(holder_of(ident, (), is_frozen=False)))
+        thread = threading.Thread(target=lambda: seen.append(blocker_of(ident, (), is_frozen=False)))
         thread.start()
         thread.join()
 
@@ -106,14 +106,14 @@ async def test_where_handlers_are_in_threads_and_on_the_loop_is_known():
     async with app:
         await app.enqueue(plain)
         await app.enqueue(waits)
-        await until(_once(lambda: began.is_set() and len(app.crew.kit.running) == 2), "both run")
-        attempts = {attempt.run.job_id: attempt for attempt in app.crew.kit.running}
+        await until(_once(lambda: began.is_set() and len(app.crew.worker.running) == 2), "both run")
+        attempts = {attempt.run.job_id: attempt for attempt in app.crew.worker.running}
         await until(_once(lambda: "test_loop_lag.py" in where(attempts["waits"])), "it has begun")
         assert where(attempts["plain"]).startswith("handler plain, test_loop_lag.py:")
         assert where(attempts["waits"]).endswith(" in waits")
-        assert holder_of(0, [attempts["plain"]], is_frozen=False) == ""
-        frozen = holder_of(0, [attempts["plain"]], is_frozen=True)
-        assert frozen.startswith("the whole process stood still; at work in threads: handler plain, test_loop_lag.py:")
+        assert blocker_of(0, [attempts["plain"]], is_frozen=False) == ""
+        frozen = blocker_of(0, [attempts["plain"]], is_frozen=True)
+        assert frozen.startswith("the whole process was frozen; running in threads: handler plain, test_loop_lag.py:")
         load = app.crew.load()
         assert sorted(load.seated) == ["plain (1)", "waits (1)"]
         may_end.set()

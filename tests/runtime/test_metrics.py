@@ -122,12 +122,12 @@ def test_lateness_is_told_in_a_few_buckets_and_none_of_it_is_lost(late_ms):
 
 
 async def test_a_firing_that_failed_is_not_done_and_the_buckets_add_up():
-    tallies = AttemptStats()
+    stats = AttemptStats()
     for verdict, took_ms in ((Done(failed=True), 10), (Done(), 11), (Done(), 60_000), (Done(), 4_000_000)):
-        tallies.add(Job(id="a", handler="h"), Settlement("r", "t", verdict, Outcome(0, took_ms)))
+        stats.add(Job(id="a", handler="h"), Settlement("r", "t", verdict, Outcome(0, took_ms)))
     app = Pollux("memory://")
     async with app:
-        app.crew.settler.tallies = tallies
+        app.crew.settler.stats = stats
         seen = await scrape(app)
     assert seen("scheduler_jobs_executed_total", status="failed", source_id="") == 1
     assert seen("scheduler_jobs_executed_total", status="done", source_id="") == 3
@@ -307,7 +307,7 @@ async def test_a_scraper_that_goes_away_leaves_the_look_to_the_others(faulty):
     await asyncio.sleep(0)
     may_go_on.set()
     assert b"pollux_store_reachable 1" in await second
-    assert app.backend.calls["counts"].calls == 1
+    assert app.backend.call_stats["counts"].calls == 1
 
 
 async def test_a_held_event_loop_is_seen():
@@ -325,9 +325,9 @@ async def test_a_held_event_loop_is_seen():
 
 
 async def test_a_retried_attempt_and_one_handed_back_are_told_apart():
-    tallies = AttemptStats()
-    tallies.add(Job(id="a", handler="h"), Settlement("r", "t", RetryAt(1), Outcome(0, 5)))
-    [only] = tallies.by_job.all()
+    stats = AttemptStats()
+    stats.add(Job(id="a", handler="h"), Settlement("r", "t", RetryAt(1), Outcome(0, 5)))
+    [only] = stats.by_job.all()
     assert only.by_status == {"retried": 1}
 
 

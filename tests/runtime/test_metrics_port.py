@@ -69,7 +69,7 @@ async def test_whoever_says_nothing_or_too_much_is_sent_away_and_holds_nobody_up
     monkeypatch.setattr(MetricsPort, "_answer", meet)
     async with served() as (_, port):
         with monkeypatch.context() as short:
-            short.setattr("pollux.observe.metrics.PATIENCE_SECONDS", 0.2)
+            short.setattr("pollux.observe.metrics.REQUEST_SECONDS_MAX", 0.2)
             silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
 
             async def look():

@@ -12,7 +12,6 @@ from pollux.events import Events, TermWon
 from pollux.model import Cause, Interval, Job, NotePut, Once, RunState, drain_key, run_of
 from pollux.registry import Registry
 from pollux.runtime import NodeRuntime, RuntimeOptions
-from pollux.runtime.node import ON_ITS_WAY_MS
 from pollux.store.contract import JobPut, RunFilter
 from pollux.store.memory import MemoryStore
 from tests.runtime.fakes import Heard, Spy, a_crew, settle_down
@@ -52,27 +51,6 @@ async def test_an_interval_job_of_ten_minutes_fires_six_times_in_an_hour(store):
     assert [run.due_ms for run in done.runs] == ran[::-1]
     assert crew.status().fired == 6
     assert crew.status().start_late.max_ms < 50
-    await crew.stop()
-
-
-async def test_a_node_is_pressed_until_what_it_fired_had_time_to_find_a_seat(store):
-    clock = store.clock
-    soon = Job(id="soon", handler="h", schedule=Once(at_ms=clock.now_ms() + MINUTE))
-    await store.put_jobs([JobPut(soon)])
-    crew = a_crew(store, Registry(), clock, runs=False)
-    await crew.start()
-    await clock.advance(1_000)
-    assert not crew.is_pressed
-
-    store.faults["advance"] = [written := asyncio.Event()]
-    await clock.advance(MINUTE)
-    assert crew.is_pressed
-    written.set()
-    await settle_down()
-    assert crew.status().fired == 1
-    assert crew.is_pressed
-    await clock.advance(ON_ITS_WAY_MS)
-    assert not crew.is_pressed
     await crew.stop()
 
 
@@ -331,7 +309,7 @@ async def test_a_node_that_only_runs_never_leads_and_one_that_only_plans_never_c
 async def test_claims_can_be_stopped_and_go_on(store, node):
     crew, work = await working(store)
     await store.put_notes([NotePut(drain_key(node), {})])
-    crew.heed()
+    crew.reread_stops()
     await settle_down()
     [job] = await store.get_jobs(["work"])
     await store.enqueue([run_of(job, store.clock.now_ms(), Cause.ENQUEUED, id="r1")])
@@ -341,7 +319,7 @@ async def test_claims_can_be_stopped_and_go_on(store, node):
     [seen] = await store.nodes()
     assert seen.draining, "others see it"
     await store.put_notes([NotePut(drain_key(node))])
-    crew.heed()
+    crew.reread_stops()
     await settle_down()
     [seen] = await store.nodes()
     assert not seen.draining
@@ -381,7 +359,7 @@ async def test_a_run_whose_worker_vanished_is_run_by_another_within_its_lease_an
     registry = Registry()
     registry.add("work", other_work)
     other = a_crew(store, registry, store.clock, node_id="node-2", plans=False)
-    for loop in (crew.dispatcher, crew.settler, crew.watchman, crew.beat):
+    for loop in (crew.dispatcher, crew.settler, crew.timeouts, crew.beat):
         await loop.stop()
     await crew.renewer.stop()
     await other.start()

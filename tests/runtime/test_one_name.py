@@ -512,7 +512,7 @@ async def test_of_two_files_that_start_at_once_the_second_one_is_refused():
     gate.set()
     with pytest.raises(Conflict, match="2 jobs"):
         await starting
-    await yard.store.leave(second.node.id)
+    await yard.store.beat(second.node, ttl_ms=0)
     assert {"a", "b"} <= set((await yard.stored("file:x"))[0])
     await yard.pass_time(2)
     assert (await yard.stored("file:x"))[0] == {"a": 10, "b": 10}, "what it had written is gone"

@@ -279,7 +279,7 @@ async def test_the_first_calls_of_many_jobs_look_at_their_source_once(tmp_path):
     for name in names[:10]:
         await app.enqueue(name)
     await asyncio.gather(*(app.enqueue(name) for name in names[10:]))
-    assert app.backend.calls["list_jobs"].calls == 1
+    assert app.backend.call_stats["list_jobs"].calls == 1
     await app.close()
 
 

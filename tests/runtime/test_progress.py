@@ -173,7 +173,7 @@ async def test_what_the_store_knows_is_not_sent_again_with_the_settlement():
     said = await speaking(shop, "r1", "r2")
     said["r1"].progress("known")
     await a_renewer(shop).turn()
-    for attempt in tuple(shop.kit.running):
+    for attempt in tuple(shop.worker.running):
         attempt.cancel("enough")
     await settle_down()
     await shop.settler.turn()
@@ -201,4 +201,4 @@ async def test_a_handler_in_a_thread_is_heard_too():
         assert (await shop.run("r1")).progress == "25%"
         await end(shop)
         await done.wait()
-    shop.kit.hands.stop()
+    shop.worker.threads.stop()

@@ -82,7 +82,7 @@ class Yard:
 
     async def leave(self, process):
         self.living.remove(process)
-        await self.store.leave(process.node.id)
+        await self.store.beat(process.node, ttl_ms=0)
 
     async def die(self, process):
         """Killed: the others hear of it when its beat has run out."""

@@ -328,7 +328,7 @@ async def test_a_hangup_while_the_node_starts_is_heard_and_does_not_end_it(here)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # else a failure would end the whole run
     owns = OWNS_PROCESS.set(True)
     app = an_app(reload=False)  # the signal alone tells of the change
-    inner = app.backend.store
+    inner = app.backend
     inner.beat = _signalled_at(inner.beat, lambda: (here / "p.yaml").write_text(SECOND))
     try:
         async with app:

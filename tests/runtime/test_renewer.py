@@ -32,16 +32,16 @@ async def running(shop, *ids):
 def a_renewer(shop):
     return Renewer(
         shop.store,
-        shop.kit.leases,
+        shop.worker.leases,
         lease_ms=30_000,
-        tell=lambda call, *args: call(*args),
+        on_main=lambda call, *args: call(*args),
         clock=shop.clock,
         events=shop.events,
     )
 
 
 async def end(shop):
-    for attempt in tuple(shop.kit.running):
+    for attempt in tuple(shop.worker.running):
         attempt.lose("the test is over")
     await settle_down()
 
@@ -97,7 +97,7 @@ async def test_a_renewal_that_is_refused_while_the_settle_is_under_way_is_left_t
     shop = await Shop().open()
     heard = Heard(shop.events, LeaseWasLost)
     renewer = await running(shop, "r1")
-    shop.kit.leases["r1"].cancel("enough")
+    shop.worker.leases["r1"].cancel("enough")
     await settle_down()
     shop.store.faults["settle"] = [LOST]
     with pytest.raises(StoreTimeout):
@@ -126,7 +126,7 @@ async def test_a_look_reads_cancel_requests_at_once_but_not_more_than_once_a_sec
     shop = await Shop().open()
     renewer = await running(shop, "r1")
     for _ in range(5):
-        renewer.look()
+        renewer.renew_now()
         await renewer.turn()
     assert shop.store.count("renew") == 1
     await shop.clock.advance(1_000)
@@ -145,20 +145,20 @@ async def test_trust_is_measured_from_before_the_request():
     await shop.clock.advance(4_000)
     answers.set()
     await turn
-    assert shop.kit.leases["r1"].trust_until == 10_000 + 30_000 - margin_ms(30_000)
+    assert shop.worker.leases["r1"].trust_until == 10_000 + 30_000 - margin_ms(30_000)
     await end(shop)
 
 
 async def test_a_failing_store_is_asked_again_soon_and_the_lease_survives():
     shop = await Shop().open()
     renewer = await running(shop, "r1")
-    shop.watchman.start()
+    shop.timeouts.start()
     shop.store.faults["renew"] = [StoreError("down")] * 5
     renewer.start()
     await shop.clock.advance(60_000)
     assert shop.pool.busy == 1
     await renewer.stop()
-    await shop.watchman.stop()
+    await shop.timeouts.stop()
     await end(shop)
 
 
@@ -167,11 +167,11 @@ async def test_who_has_nothing_left_to_renew_does_not_know_whether_it_works_agai
     shop = await Shop().open()
     renewer, heard = await running(shop, "r1"), Heard(shop.events, LoopRecovered)
     shop.store.faults["renew"] = [StoreError("away")] * 2
-    next(iter(shop.kit.leases.values())).renew_at = 0
+    next(iter(shop.worker.leases.values())).renew_at = 0
     for _ in range(2):
         await renewer.guarded_turn()
     await end(shop)
-    assert not shop.kit.leases
+    assert not shop.worker.leases
     await renewer.guarded_turn()
     assert (heard.all, renewer.status().errors) == ([], 2)
 

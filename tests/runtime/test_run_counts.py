@@ -126,7 +126,7 @@ async def test_who_leads_again_goes_on_with_what_it_had_not_told_beside_what_oth
     store = office.store.inner
     await store.resign("a", term=office.leader.term)
     other = await store.elect("b", ttl_ms=60_000)
-    office.leader.doubt("it was given away")
+    office.leader.drop_term("it was given away")
     await office.timekeeper.turn()
     [told] = await store.notes("ends:")
     [(minute, row)] = told.value["minutes"].items()
@@ -146,7 +146,7 @@ def _with(note, minute, row):
 
 async def test_a_leader_that_said_farewell_leaves_nothing_to_tell(office):
     await forty_of_which_one_is_told(office)
-    await office.timekeeper.farewell()
+    await office.timekeeper.flush_counts()
     assert await counted(office) == 40
     office.store.faults["feed"] = [StoreError("no")]
     await fails(office)

@@ -31,14 +31,14 @@ async def test_an_unanswered_settle_is_sent_again_as_it_was():
     shop.settler.start()
     await settle_down()
     assert shop.settler.backlog == 2
-    assert set(shop.kit.leases) == {"r1", "r2"}, "a lease is renewed until its settle is answered"
+    assert set(shop.worker.leases) == {"r1", "r2"}, "a lease is renewed until its settle is answered"
     await shop.clock.advance(50)
     (first,), (second,) = [args for args, _ in shop.store.sent("settle")]
     assert first == second
     assert {settlement.token for settlement in first} == {(await shop.run("r1")).token}
     assert shop.settler.settled == 2
     assert shop.settler.discarded == 0
-    assert shop.kit.leases == {}
+    assert shop.worker.leases == {}
     await shop.settler.stop()
 
 
@@ -85,7 +85,7 @@ async def test_an_outcome_that_comes_after_its_lease_is_dropped_and_counted():
     [lost] = heard.all
     assert lost.run_id == "r1"
     assert (await shop.run("r1")).owner == "other"
-    assert shop.kit.leases == {}
+    assert shop.worker.leases == {}
 
 
 async def test_one_settlement_that_the_store_cannot_take_does_not_stop_the_others():
@@ -107,7 +107,7 @@ async def test_one_settlement_that_the_store_cannot_take_does_not_stop_the_other
     buried = await shop.run("r2")
     assert buried.state is RunState.DEAD, "its handler has run: it must not run again at every lease end"
     assert "its outcome cannot be recorded: InvalidInput: indigestible" in buried.error
-    assert shop.kit.leases == {}
+    assert shop.worker.leases == {}
     await shop.settler.stop()
 
 
@@ -120,7 +120,7 @@ async def test_an_outcome_of_another_kind_is_its_own_runs_end_and_nobody_elses()
     waiting[1] = attempt, replace(settlement, outcome=replace(settlement.outcome, changed="yes"))
     shop.settler.start()
     await shop.clock.advance(10_000)
-    assert (shop.settler.backlog, shop.settler.refused, shop.kit.leases) == (0, 1, {})
+    assert (shop.settler.backlog, shop.settler.refused, shop.worker.leases) == (0, 1, {})
     runs = [await shop.run(f"r{n}") for n in (1, 2, 3)]
     assert [run.state for run in runs] == [RunState.DONE, RunState.DEAD, RunState.DONE]
     assert "the outcome of run 'r2' cannot be recorded: Expected `bool | null`, got `str`" in runs[1].error
@@ -137,7 +137,7 @@ async def test_a_run_that_cannot_even_be_buried_is_left_to_its_lease():
     shop.store.inner.settle = never
     shop.settler.start()
     await shop.clock.advance(10_000)
-    assert (shop.settler.backlog, shop.kit.leases) == (0, {})
+    assert (shop.settler.backlog, shop.worker.leases) == (0, {})
     assert (await shop.run("r1")).state is RunState.LEASED
     await shop.settler.stop()
 

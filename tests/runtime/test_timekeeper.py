@@ -28,13 +28,13 @@ class Office:
     def __init__(self, *, wrap=None, shift_ms=0, **options):
         self.clock, self.events = FakeClock(), Events()
         self.store_clock = Shifted(self.clock, shift_ms)
-        self.store = Spy(MemoryStore(self.store_clock))
-        used = wrap(self.store) if wrap else self.store
+        memory = MemoryStore(self.store_clock)
+        self.store = Spy(wrap(memory) if wrap else memory)
         self.leader = Leader(self.store, "a", clock=self.clock, events=self.events)
         self.time = StoreClock(self.clock, self.events)
         self.planners = []
         self.timekeeper = Timekeeper(
-            used, self.leader, self.time, self._planner, clock=self.clock, events=self.events, **options
+            self.store, self.leader, self.time, self._planner, clock=self.clock, events=self.events, **options
         )
 
     def _planner(self):
@@ -186,36 +186,6 @@ async def test_trigger_ends_the_wait():
     assert office.timekeeper.turns > turns
     assert office.store.count("feed") > reads
     await office.timekeeper.stop()
-
-
-async def test_it_is_pressed_while_something_due_is_not_written_yet():
-    """And not while it waits, nor while it only takes in what others did."""
-    office = await Office().open(every(10))
-    await office.quiet()
-    office.leader.start()
-    office.timekeeper.start()
-    await settle_down()
-    assert not office.timekeeper.is_pressed
-
-    office.store.faults["advance"] = [put := asyncio.Event()]
-    await office.store.put_jobs([JobPut(Job(id="later", handler="h", schedule=Once(at_ms=T0 + 60 * MINUTE)))])
-    await office.clock.advance(100)
-    assert not office.store.faults["advance"]
-    assert not office.timekeeper.is_pressed
-    put.set()
-    await settle_down()
-
-    office.store.faults["advance"] = [fired := asyncio.Event()]
-    await office.clock.advance(20 * MINUTE)
-    assert not office.store.faults["advance"]
-    assert office.timekeeper.is_pressed
-    assert office.timekeeper.fired_at < office.clock.mono_ms() - MINUTE
-    fired.set()
-    await settle_down()
-    assert not office.timekeeper.is_pressed
-    assert office.timekeeper.fired_at == office.clock.mono_ms()
-    await office.timekeeper.stop()
-    await office.leader.stop()
 
 
 async def test_what_arrives_ends_the_wait_and_is_released_at_once():

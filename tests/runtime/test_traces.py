@@ -71,7 +71,7 @@ async def a_traced_shop(kept, **options):
     shop = await Shop(seats=4).open()
     traces = Traces(TraceOptions(**options), kept)
     traces.listen(shop.events)
-    shop.kit.tracing = traces
+    shop.worker.tracing = traces
     return shop
 
 
@@ -190,7 +190,7 @@ async def test_a_lease_that_was_lost_ends_its_attempt_and_not_the_run(kept):
     await shop.dispatcher.turn()
     await settle_down()
     await shop.clock.advance(500)
-    shop.kit.leases["r1"].lose("somebody else has it")
+    shop.worker.leases["r1"].lose("somebody else has it")
     await settle_down()
     assert len(heard.all) == 1
     assert kept.told()[1:] == [("attempt", "lost", run.due_ms, run.due_ms + 500)]
@@ -207,7 +207,7 @@ async def test_a_run_that_is_cancelled_while_it_runs_is_told_by_its_worker_and_i
     await shop.dispatcher.turn()
     await settle_down()
     await shop.clock.advance(500)
-    shop.kit.leases["r1"].cancel("ann said so")
+    shop.worker.leases["r1"].cancel("ann said so")
     await settle_down()
     await shop.settler.turn()
     assert ("attempt", "cancelled", run.due_ms, run.due_ms + 500) in kept.told()
@@ -265,10 +265,12 @@ async def test_the_attempt_is_the_current_span_in_handlers_of_both_kinds_and_lea
     assert all(inside == told for inside, told in seen.values())
     assert not trace.get_current_span().get_span_context().is_valid
     after = []
-    shop.kit.hands.submit(lambda: after.append(trace.get_current_span().get_span_context().is_valid), lambda *_: None)
+    shop.worker.threads.submit(
+        lambda: after.append(trace.get_current_span().get_span_context().is_valid), lambda *_: None
+    )
     await until(lambda: after)
     assert after == [False]
-    shop.kit.hands.stop()
+    shop.worker.threads.stop()
 
 
 async def test_a_caller_with_a_span_of_its_own_links_to_the_runs_that_it_enqueues():
@@ -339,7 +341,7 @@ async def test_off_nobody_listens_and_no_hook_is_called(monkeypatch):
 
     async with app, asyncio.timeout(60):
         await done.wait()
-        assert app.crew.kit.tracing is None
+        assert app.crew.worker.tracing is None
         assert not any(app.events.wants(kind) for kind in EACH_RUN)
         assert not [thread for thread in threading.enumerate() if thread.name == "pollux-traces"]
         await until(lambda: app.crew.settler.settled)
@@ -399,17 +401,17 @@ class Stuck:
     """An exporter that hangs until it is let go, and then says what it was told to say."""
 
     def __init__(self, name="FAILURE"):
-        self.let_go, self.begun, self.batches, self.name = threading.Event(), threading.Event(), [], name
+        self.drop_lease, self.begun, self.batches, self.name = threading.Event(), threading.Event(), [], name
 
     def export(self, spans):
         self.batches.append(len(spans))
         self.begun.set()
-        self.let_go.wait(30)
+        self.drop_lease.wait(30)
         logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter").error("no route to it")
         return self
 
     def shutdown(self):
-        self.let_go.set()
+        self.drop_lease.set()
 
 
 def test_a_collector_that_hangs_makes_nobody_wait_and_what_has_no_room_is_counted(caplog):
@@ -423,7 +425,7 @@ def test_a_collector_that_hangs_makes_nobody_wait_and_what_has_no_room_is_counte
         export.put(n)
     assert time.thread_time() - begun < 1
     assert export.overflowed == 900
-    exporter.let_go.set()
+    exporter.drop_lease.set()
     export.stop()
     assert export.dropped == 1_001
     assert sum(count for count, _ in lost) <= 1_001
@@ -434,7 +436,7 @@ def test_a_collector_that_hangs_makes_nobody_wait_and_what_has_no_room_is_counte
 
 def test_what_waits_at_the_end_is_sent_and_a_hanging_end_is_given_up():
     sent = Stuck("SUCCESS")
-    sent.let_go.set()
+    sent.drop_lease.set()
     export = Export(sent, list, lambda *_: None, gather_seconds=30)
     export.start()
     for n in range(600):
@@ -448,7 +450,7 @@ def test_what_waits_at_the_end_is_sent_and_a_hanging_end_is_given_up():
     for n in range(600):
         export.put(n)
     export.stop()
-    deaf.let_go.set()
+    deaf.drop_lease.set()
     export._thread.join(20)
     assert export.exported == 0
     assert export.dropped == 600

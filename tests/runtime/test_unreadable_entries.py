@@ -18,7 +18,7 @@ from tests.runtime.test_timekeeper import Office, every
 def spoil(office, count=1):
     """Somebody puts entries into the feed that nobody can read."""
     for _ in range(count):
-        office.store.inner._do(VersionState.tell, Spoilt("odd", "what"))
+        office.store.inner.memory._do(VersionState.tell, Spoilt("odd", "what"))
 
 
 def spoilt_in(feed):
@@ -57,7 +57,7 @@ async def test_a_flood_of_them_costs_one_look_in_some_seconds_and_they_are_told_
     assert office.timekeeper.rebuilds == before + 2
     assert await left(office) == 0
     assert [event.more for event in heard.all] == [0, 38]
-    [aside] = await office.store.inner.notes("aside:feed")
+    [aside] = await office.store.inner.notes("leader:feed")
     assert aside.value["count"] == 40
     await office.timekeeper.stop()
     await office.leader.stop()

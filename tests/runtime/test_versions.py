@@ -67,15 +67,15 @@ class Counted(MemoryStore):
     tokens = 0
 
     def now_ms(self):
-        return self._clock.now_ms()
+        return self.clock.now_ms()
 
     def counter(self):
         Counted.tokens += 1
         return Counted.tokens
 
     def of_version(self, number):
-        other = Counted(self._clock, scheduler_version=number, house=self._house)
-        other._door = self._door
+        other = Counted(self.clock, scheduler_version=number)
+        other.memory = other.backend = self.memory.of_version(number)
         return other
 
 
@@ -231,7 +231,7 @@ def declaring(store, *jobs):
     events = Events()
     heard = Heard(events, JobsElsewhere)
     me = Node("me", scheduler_version=store.scheduler_version, declares=declared.declares())
-    return Registrar(store, declared, me, clock=store._clock, events=events, beat_ms=15_000), heard
+    return Registrar(store, declared, me, clock=store.clock, events=events, beat_ms=15_000), heard
 
 
 async def test_a_node_takes_no_declared_job_from_another_version_and_says_so_once(old, new):

@@ -56,7 +56,7 @@ OUTWARDS = (
     sabotage(
         "S18.put",
         "a job that comes by API may name any address",
-        Patch("server/authorization.py", "if words := desk.app.out_of_reach(job):", 'if words := "":'),
+        Patch("server/auth.py", "if words := context.app.out_of_reach(job):", 'if words := "":'),
         tests=(SECURITY + "test_a_job_that_comes_by_api_names_no_address_inside",),
     ),
     sabotage(
@@ -99,7 +99,7 @@ INWARDS = (
         "S16",
         "a token is compared with ==",
         Patch(
-            "server/tokens.py",
+            "server/auth.py",
             "is_equal = hmac.compare_digest(_NOBODY if record is None else record.hash, mark)",
             "is_equal = record is not None and record.hash == mark",
         ),
@@ -120,7 +120,7 @@ INWARDS = (
         "S19.events",
         "whoever listens to events is told secrets",
         Patch(
-            "server/event_buffer.py",
+            "server/routes/events.py",
             "    if isinstance(value, str):\n        return hide(value)",
             "    if isinstance(value, str):\n        return value",
         ),
@@ -131,19 +131,19 @@ INWARDS = (
     sabotage(
         "door.secret",
         "the id of a token is enough",
-        Patch("server/tokens.py", "if record is None or not is_equal or", "if record is None or"),
+        Patch("server/auth.py", "if record is None or not is_equal or", "if record is None or"),
         tests=(TOKENS + "test_nobody_learns_why_a_token_is_refused",),
     ),
     sabotage(
         "door.expired",
         "an expired token is good",
-        Patch("server/tokens.py", " or record.token.is_over(self._now_ms()):", ":"),
+        Patch("server/auth.py", " or record.token.is_over(self._now_ms()):", ":"),
         tests=(TOKENS + "test_nobody_learns_why_a_token_is_refused",),
     ),
     sabotage(
         "door.revoked",
         "what was read of the tokens once is believed for ever",
-        Patch("server/tokens.py", "FRESH_S = 3.0", "FRESH_S = 1e9"),
+        Patch("server/auth.py", "FRESH_S = 3.0", "FRESH_S = 1e9"),
         tests=(TOKENS + "test_a_request_costs_no_call_of_the_store_and_a_revoked_token_lives_three_seconds",),
     ),
     sabotage(
@@ -167,7 +167,7 @@ INWARDS = (
     sabotage(
         "door.page",
         "a page of another site may change things",
-        Patch("server/hosts.py", 'return site not in {"same-origin", "none"}', "return False"),
+        Patch("server/gateway.py", 'return site not in {"same-origin", "none"}', "return False"),
         tests=(SECURITY + "test_a_page_of_another_site_changes_nothing_but_may_be_answered",),
     ),
     sabotage(
@@ -185,7 +185,7 @@ INWARDS = (
     sabotage(
         "door.clear",
         "it listens beyond the machine without encryption",
-        Patch("server/hosts.py", "if is_loopback(host) or has_tls or behind_proxy:", "if True:"),
+        Patch("server/sockets.py", "if is_loopback(host) or has_tls or behind_proxy:", "if True:"),
         tests=(LISTENING + "test_beyond_this_machine_nothing_listens_in_the_clear",),
     ),
     sabotage(
@@ -205,7 +205,7 @@ INWARDS = (
     sabotage(
         "door.slow",
         "a head may take as long as it likes",
-        Patch("server/connections.py", "if is_due and took > self.book.limits.head_s", "if False"),
+        Patch("server/connections.py", "if is_due and took > self.registry.limits.head_s", "if False"),
         tests=(LIMITS + "test_a_head_that_trickles_is_given_up_however_often_a_byte_comes",),
     ),
     sabotage(
@@ -215,7 +215,7 @@ INWARDS = (
         tests=(LIMITS + "test_a_token_that_asks_too_often_is_told_when_to_come_again",),
     ),
     sabotage(
-        "door.crowd",
+        "door.batch_size",
         "nobody makes room when all places are taken",
         Patch("server/connections.py", "            if connection.is_silent():\n", "            if False:\n"),
         tests=(LIMITS + "test_when_all_places_are_taken_the_longest_silent_makes_room",),
@@ -279,7 +279,7 @@ INWARDS = (
     sabotage(
         "moved.leads",
         "a leader plans on where its store is being moved",
-        Patch("app/watchers.py", "            await self.crew.leader.step_aside(self._sealed)\n", "            pass\n"),
+        Patch("app/watchers.py", "            await self.crew.leader.yield_term(self._sealed)\n", "            pass\n"),
         tests=(CUT_OFF + "test_a_leader_that_the_move_left_its_term_gives_it_up",),
     ),
 )

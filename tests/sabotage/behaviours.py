@@ -33,7 +33,7 @@ SUITE = Path(builders.__file__).parent
 CLAIM, REFUSAL, CRASH = "claim", "refusal", "crash"
 HANGS_S = 2.0  # of the processor: no behaviour needs a tenth of it
 SEARCH_S = 1.0  # patience with a wait while searching,
-HELD_S = 5.0  # and with what was found; the suite's own is for servers on a busy machine
+LATE_S = 5.0  # and with what was found; the suite's own is for servers on a busy machine
 WAITS = len(waits.PAUSES_S) + 1  # in one behaviour, one after the other
 CHILD_MAX_S = 90.0
 T = TypeVar("T")
@@ -202,10 +202,10 @@ def told(error: BaseException) -> str:
 def _plain(store_class: Any, names: list[str], slow: frozenset[str], out: Any) -> None:
     signal.signal(signal.SIGVTALRM, _hang)
     together = [name for name in names if name in slow]
-    waits.SOON_S = SEARCH_S if together else HELD_S
+    waits.SOON_S = SEARCH_S if together else LATE_S
     for name in names:
         if name not in slow:
-            _say(out, name=name, how=_alone(store_class, name, _patience_s(SEARCH_S if together else HELD_S)))
+            _say(out, name=name, how=_alone(store_class, name, _patience_s(SEARCH_S if together else LATE_S)))
     if together:
         signal.setitimer(signal.ITIMER_VIRTUAL, HANGS_S)
         _finish(_side_by_side(store_class, together, out))
@@ -259,7 +259,7 @@ def _traced(store_class: Any, names: list[str], _: frozenset[str], out: Any) -> 
         began = time.monotonic()
         sys.settrace(note)
         try:
-            how = _finish(_behave(store_class, name, _patience_s(HELD_S)))
+            how = _finish(_behave(store_class, name, _patience_s(LATE_S)))
         finally:
             sys.settrace(None)
         _say(out, name=name, how=how, seconds=time.monotonic() - began, lines=sorted(lines))

@@ -79,7 +79,7 @@ TOKENS = (
     sabotage(
         "S2.sqlite",
         "renew extends a lease whatever token it is shown",
-        Patch("store/sqlite/leases.py", " or row[2] != renewal.token:", ":"),
+        Patch("store/sqlite/claim.py", " or row[2] != renewal.token:", ":"),
         tests=(SQLITE + "test_the_token_of_an_earlier_delivery_renews_nothing",),
     ),
     sabotage(
@@ -120,7 +120,7 @@ TOKENS = (
         "a node uses one token for all its claims",
         Patch(
             "runtime/dispatcher.py",
-            'self._token = f"{new_id(self.kit.time.now_ms(), self.kit.dice)}.{self._token_suffix}"',
+            'self._token = f"{new_id(self.worker.time.now_ms(), self.worker.dice)}.{self._token_suffix}"',
             "self._token = self._token_suffix",
         ),
         tests=("tests/runtime/test_dispatcher.py::test_every_claim_has_its_own_token",),
@@ -164,8 +164,8 @@ LEASES = (
         ),
         Patch(
             "runtime/leader.py",
-            "sent = self._asked_at = self.clock.mono_ms()",
-            "sent = self._asked_at = self.clock.now_ms()",
+            "sent = self.asked_at = self.clock.mono_ms()",
+            "sent = self.asked_at = self.clock.now_ms()",
         ),
         tests=("tests/runtime/test_leader.py::test_trust_does_not_move_with_the_wall_clock",),
     ),
@@ -182,7 +182,7 @@ LEASES = (
     sabotage(
         "leader.asked",
         "who stepped aside is brought back by a question that was under way",
-        Patch("runtime/leader.py", "if self.has_resigned or self._aside_ms() > 0:", "if self.has_resigned:"),
+        Patch("runtime/leader.py", "if self.has_resigned or self._barred_ms() > 0:", "if self.has_resigned:"),
         tests=(CANNOT_PLAN + "test_a_question_that_was_under_way_when_it_stepped_aside_wins_it_nothing",),
     ),
     sabotage(
@@ -208,7 +208,7 @@ LEASES = (
     sabotage(
         "S14.node",
         "a node throws the same number for every retry",
-        Patch("runtime/attempt.py", "roll=kit.dice.random()", "roll=0.5"),
+        Patch("runtime/attempt.py", "roll=worker.dice.random()", "roll=0.5"),
         tests=("tests/runtime/test_attempt.py::test_runs_that_fail_together_do_not_come_again_together",),
     ),
     sabotage(
@@ -245,9 +245,9 @@ LEASES = (
         "leap.sqlite",
         "the clock leaps ahead, and every lease is over at once",
         Patch(
-            "store/sqlite/handle.py",
-            "self._database.jumps.hold_ms(asking.lease_ms) if now_ms is None else 0",
-            "self._database.jumps.hold_ms(asking.lease_ms) if now_ms == 0 else 0",
+            "store/sqlite/store.py",
+            "self.database.jumps.hold_ms(request.lease_ms) if now_ms is None else 0",
+            "self.database.jumps.hold_ms(request.lease_ms) if now_ms == 0 else 0",
         ),
         tests=(JUMP.format("sqlite"),),
     ),
@@ -337,7 +337,7 @@ FIRINGS = (
     sabotage(
         "S6.lost",
         "what a stale job was to learn of an entry is taken for learnt",
-        Patch("plan/plan_builder.py", "        _owe_again(inbox, inbox.work_of(job_id), change.feeds)\n", ""),
+        Patch("plan/plan_builder.py", "        _add_refs_again(inbox, inbox.work_of(job_id), change.feeds)\n", ""),
         tests=(ENDS_ONCE + "test_each_end_is_learnt_once_though_its_job_is_put_between_reading_and_writing",),
     ),
     sabotage(
@@ -494,7 +494,7 @@ WRITES = (
     sabotage(
         "silent.sqlite",
         "a settlement does not tell the leader",
-        Patch("store/sqlite/settle.py", "    batch.tell()\n", ""),
+        Patch("store/sqlite/settle.py", "    batch.add_entries()\n", ""),
         tests=(SQLITE + "test_the_leader_is_told_how_the_attempt_ended",),
     ),
 )

@@ -58,8 +58,8 @@ RUNS = (
         STAYS,
         (
             Patch(
-                "store/sqlite/handle.py",
-                'part.dead.append(Settlement(row[ID], own, Dead(f"it cannot be read ({error})")))',
+                "store/relational/claim.py",
+                'dead.append(Settlement(each.run_id, each.token, Dead(f"it cannot be read ({error})")))',
                 "raise error",
             ),
         ),
@@ -112,9 +112,9 @@ BESIDE_SPOILT = (
         "jobs-sqlite",
         ONE_JOB,
         Patch(
-            "store/sqlite/store.py",
-            "reading.answer(reading.jobs(found))",
-            "[*map(self._jobs.job, found)] if reading else []",
+            "store/handle.py",
+            "return decoder.answer(decoder.jobs(found))",
+            "return [*map(self.backend.job, found)] if decoder else []",
         ),
         tests=(A_JOB.format("sqlite"),),
     ),

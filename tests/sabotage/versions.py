@@ -75,7 +75,9 @@ BETWEEN_VERSIONS = (
     told(
         "sqlite",
         Patch(
-            "store/sqlite/settle.py", "self.tx.tell(version, Ended(tuple(some)))", "self.tx.tell(2, Ended(tuple(some)))"
+            "store/sqlite/settle.py",
+            "self.tx.add_entry(version, Ended(tuple(some)))",
+            "self.tx.add_entry(2, Ended(tuple(some)))",
         ),
     ),
     told(
@@ -101,7 +103,8 @@ BETWEEN_VERSIONS = (
         ),
     ),
     term(
-        "sqlite", Patch("store/sqlite/nodes.py", "tx.row(_elect.stands, (tx.version,))", "tx.row(_elect.stands, (2,))")
+        "sqlite",
+        Patch("store/sqlite/nodes.py", "tx.row(_elect.current, (tx.version,))", "tx.row(_elect.current, (2,))"),
     ),
     term(
         "redis",

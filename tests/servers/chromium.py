@@ -22,7 +22,15 @@ from tests.servers.debian import CHROMIUM, find_program
 PATIENCE_S = 120.0  # with a browser that hangs, not with one that is slow
 LOOK_S = 0.05
 OPTIONS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--no-zygote", "--disable-dev-shm-usage"),
+    *(
+        "--headless",
+        "--window-size=320,240",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--no-zygote",
+        "--disable-dev-shm-usage",
+    ),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
     *("--disable-breakpad", "--disable-crash-reporter", "--remote-debugging-port=0", "about:blank"),
 )
@@ -115,12 +123,14 @@ class Browser:
     @contextlib.asynccontextmanager
     async def page(self) -> AsyncIterator[Page]:
         async with self._session.put(f"{self._address}/json/new?about:blank") as answer:
-            told = await answer.json()
-        async with self._session.ws_connect(told["webSocketDebuggerUrl"], max_msg_size=0) as line:
+            tab = await answer.json()
+        async with self._session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as line:
             page = Page(line)
             for part in ("Page", "Runtime", "Log"):
                 await page.call(f"{part}.enable")
             yield page
+        async with self._session.get(f"{self._address}/json/close/{tab['id']}"):
+            pass
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,8 @@ from pollux.errors import StoreRefused
 from pollux.model import Cause, Done, Job, Outcome, run_of
 from pollux.store.contract import JobPut, Settlement
 from pollux.store.relational.sql import Migration
-from pollux.store.sqlite import SqliteStore, handle, schema
+from pollux.store.sqlite import SqliteStore, schema
+from pollux.store.sqlite import store as module
 
 ROOT = Path(__file__).parents[2]
 JOB = Job(id="job", handler="poll")
@@ -56,7 +57,13 @@ async def until(is_so, *, patience_s: float = 60.0) -> None:
 
 def sleeps(store: SqliteStore) -> bool:
     """Does somebody wait in this store who has found nothing?"""
-    return bool(store._door.ear._waiters) and store._door.ear._watch._mark >= 0
+    listener = store.backend.opened.listener
+    return bool(listener._waiters) and listener._watch._mark >= 0
+
+
+def in_writer(store: SqliteStore, verb):
+    """Run a verb of ours in the writer's thread."""
+    return store.backend.send(store.backend.lanes().writer, verb)
 
 
 def some_runs(first: int, count: int):
@@ -85,7 +92,7 @@ async def drain(path: str, node: str) -> None:
 
 async def wait(path: str) -> None:
     """Wait for one run, for long, and never look up by itself: only the bell can end it.  Say what came."""
-    handle.LOOK_AGAIN_MS = handle.VERSION_MS = 1_000_000
+    module.LOOK_AGAIN_MS = module.VERSION_MS = 1_000_000
     store = SqliteStore(path)
     await store.open()
     waiting = asyncio.ensure_future(

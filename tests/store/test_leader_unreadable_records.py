@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from pollux import Pollux
 from pollux import every as schedule_every
-from pollux.cli.doctor import server
+from pollux.cli.doctor import deployment
 from pollux.cli.doctor.deployment import of_records
 from pollux.clock import StoreClock, SystemClock
 from pollux.errors import Illegible
@@ -30,7 +30,7 @@ from pollux.model import (
     Plan,
     RunState,
     run_of,
-    set_aside,
+    unreadable_note,
 )
 from pollux.plan import Planner
 from pollux.runtime.leader import Leader
@@ -138,7 +138,7 @@ class InPostgres:
         await self.do("UPDATE {s}.jobs SET memory = 'what' WHERE id = $1", job_id)
 
     async def inside(self):
-        return await server._inside(self.url, int(time.time() * 1000))
+        return await deployment._inside(self.url, int(time.time() * 1000))
 
     async def check(self):
         return await of_postgres.check(self.url, lambda *_: None)
@@ -183,7 +183,7 @@ class InRedis:
         await self.do("HSET", f"job:{job_id}", "mem", "what")
 
     async def inside(self):
-        return await server._inside(self.url, int(time.time() * 1000))
+        return await deployment._inside(self.url, int(time.time() * 1000))
 
     async def check(self):
         return await of_redis.check(self.url, lambda *_: None)
@@ -286,7 +286,7 @@ async def findings(hand):
 
 
 async def note(store, key):
-    return [set_aside(each) for each in await store.notes(key)]
+    return [unreadable_note(each) for each in await store.notes(key)]
 
 
 # entries of the feed
@@ -301,7 +301,7 @@ async def test_an_entry_that_cannot_be_read_is_set_aside_and_said_once(hand, sto
     await fires_on(office, "a")
 
     assert office.said() == [("entry", str(number))]
-    [aside] = await note(store, "aside:feed:2")
+    [aside] = await note(store, "leader:feed:2")
     assert (aside.count, list(aside.named)) == (1, [str(number)])
     assert aside.texts[str(number)]
     [found] = (await findings(hand)).values()
@@ -349,7 +349,7 @@ async def test_what_somebody_wrote_into_the_feed_stops_nobody_who_tells_the_lead
         await work(store)
         await office.all_read()
         await fires_on(office, "a")
-    [aside] = await note(store, "aside:feed:2")
+    [aside] = await note(store, "leader:feed:2")
     assert aside.count == 2
     assert set(await findings(hand)) == {"aside"}
 
@@ -389,7 +389,7 @@ async def test_all_other_jobs_fire_beside_one_that_cannot_be_read_and_it_is_left
     assert await runs_of(store, "a") == before
     assert await hand.definition("a") == kept
     assert office.said() == [("job", "a")]
-    assert list((await note(store, "aside:jobs:2"))[0].named) == ["a"]
+    assert list((await note(store, "leader:jobs:2"))[0].named) == ["a"]
     wrong = await findings(hand)
     assert set(wrong) == {"records", "unplanned"}
     assert wrong["unplanned"].shown[0].startswith("a of version 2: ")
@@ -397,7 +397,7 @@ async def test_all_other_jobs_fire_beside_one_that_cannot_be_read_and_it_is_left
     assert (doctors.level, "the leader cannot read job a: " in doctors.seen) == ("warn", True)
     await put(store, every(150, "a"))
     await fires_on(office, "a")
-    assert await note(store, "aside:jobs:2") == []
+    assert await note(store, "leader:jobs:2") == []
     assert (await hand.check()).findings == ()
 
 
@@ -450,7 +450,7 @@ async def test_a_held_run_and_a_pause_that_cannot_be_read_do_not_stop_the_leader
     assert set(office.said()) == {("run", "one"), ("note", "stop:job:paused")}
     assert await runs_of(store, "paused") == 0
     [two] = await store.get_runs(["two"])
-    assert "no live node knows" in two.held_reason
+    assert "no live node has" in two.held_reason
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["ended", "cancelled"])

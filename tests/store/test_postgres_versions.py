@@ -5,12 +5,12 @@ There is one schema file so far; a second migration is planted (`LATER`), so tha
 
 import asyncpg
 import pytest
+from pollux.store.guard import Guarded
 
 from pollux.clock import SystemClock
 from pollux.errors import StoreRefused
 from pollux.model import SCHEDULER_VERSION, Done
 from pollux.store.contract import Answer, Settlement
-from pollux.store.guard import Guarded
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.check import check

@@ -181,7 +181,7 @@ async def test_a_store_in_use_is_known_without_the_kernels_table(path, tmp_path,
     monkeypatch.setattr(backup, "lock_holders", lambda _: [])
     child = start("drain", path, "node")
     assert await line(child) == "open"
-    with pytest.raises(StoreBusy, match="somebody uses"):
+    with pytest.raises(StoreBusy, match="another process uses"):
         backup.restore(tmp_path / "copy.db", path, lambda *_: None, force=True)
 
 

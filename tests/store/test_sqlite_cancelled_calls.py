@@ -25,17 +25,17 @@ def held(tmp_path):
 
 
 async def test_an_opening_that_nobody_waits_for_any_more_ends_quietly(held):
-    path, let_go = held
+    path, drop_lease = held
     store = SqliteStore(path, deadline_ms=300)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await store.open()
-    writer = store._database.writer
+    writer = store.backend.database.writer
     await asyncio.to_thread(writer._thread.join, 20)
     assert isinstance(writer.ready.exception(0), StoreBusy)
     assert writer.ended.done(), "whoever closes it does not wait for ever"
 
-    let_go()
+    drop_lease()
     await store.open()
     await store.close()
 
@@ -43,7 +43,7 @@ async def test_an_opening_that_nobody_waits_for_any_more_ends_quietly(held):
 async def test_a_closing_that_nobody_waits_for_any_more_ends_quietly(tmp_path):
     store = SqliteStore(tmp_path / "pollux.db")
     await store.open()
-    writer = store._database.writer
+    writer = store.backend.database.writer
     other = WriteLock(writer.lock.path)
     other.acquire(time.monotonic() + 1)
     waking = asyncio.ensure_future(store.wake())

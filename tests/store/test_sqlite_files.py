@@ -9,8 +9,8 @@ import pytest
 from pollux.errors import StoreRefused
 from pollux.store.contract import JobPut
 from pollux.store.sqlite import SqliteStore, schema
-from pollux.store.sqlite.disk_space import DOOR_BYTES
-from tests.store.children import JOB
+from pollux.store.sqlite.disk_space import REOPEN_BYTES
+from tests.store.children import JOB, in_writer
 
 
 async def refusal(path) -> str:
@@ -146,9 +146,9 @@ async def test_after_a_refusal_the_same_handle_can_be_opened(tmp_path):
 async def test_the_writer_waits_for_the_disk_and_nobody_maps_the_file(tmp_path):
     store = SqliteStore(tmp_path / "pollux.db")
     await store.open()
-    connection = store._database.writer._connection
+    connection = store.backend.database.writer._connection
     settings = {
-        name: await store._write(lambda _, name=name: connection.pragma(name))
+        name: await in_writer(store, lambda _, name=name: connection.pragma(name))
         for name in ("journal_mode", "synchronous", "trusted_schema", "mmap_size", "application_id")
     }
     await store.close()
@@ -175,4 +175,4 @@ async def test_after_the_last_close_everything_is_in_the_one_file(tmp_path):
         await twin.close()
         await store.close()
         assert not path.with_name(f"{number}.db-wal").exists()
-        assert path.with_name(f"{number}.db.ballast").stat().st_size == DOOR_BYTES, "to open it on a full disk"
+        assert path.with_name(f"{number}.db.ballast").stat().st_size == REOPEN_BYTES, "to open it on a full disk"

@@ -14,7 +14,7 @@ from pollux.errors import PolluxError, StoreError
 from pollux.model import Cause, Done, Outcome, RunState, run_of
 from pollux.store.contract import Answer, JobPut, Settlement
 from pollux.store.sqlite import SqliteStore, disk_space, wal
-from tests.store.children import JOB
+from tests.store.children import JOB, in_writer
 from tests.store.disks import broken_disk
 from tests.store.test_sqlite_twins import recount
 
@@ -56,7 +56,7 @@ async def opened(path) -> SqliteStore:
     store = SqliteStore(path)
     await store.open()
     await store.put_jobs([JobPut(JOB)])
-    await store._write(lambda _: None)  # what follows an answer is done before the next call
+    await in_writer(store, lambda _: None)  # what follows an answer is done before the next call
     return store
 
 
@@ -166,7 +166,7 @@ async def story_on_new(store):
 
 async def test_a_sync_that_failed_is_not_asked_again_as_if_it_had_not(faults, store):
     """The kernel forgets what it could not write and says yes the next time: so the frames are written anew first."""
-    before = store._database.writer._connection
+    before = store.backend.database.writer._connection
     faults.arm("sync-wal", 1)
     with pytest.raises(StoreError, match="may have taken effect; look at the disk; repeat it with the same ids"):
         await store.enqueue(RUNS, now_ms=NOW_MS)
@@ -176,19 +176,19 @@ async def test_a_sync_that_failed_is_not_asked_again_as_if_it_had_not(faults, st
     answers = await store.enqueue(RUNS, now_ms=NOW_MS)
     assert {answer.answer for answer in answers} <= FINE
     assert "write-wal" in faults.log[: faults.log.index("sync-wal")]
-    assert store._database.writer._connection is not before, "the connection was thrown away"
+    assert store.backend.database.writer._connection is not before, "the connection was thrown away"
 
 
 async def test_a_log_that_could_not_be_carried_over_is_nobodys_error_and_ends_the_connection(faults, store):
     """What was answered is in the log; only the connection is not trusted any more."""
-    before = store._database.writer._connection
+    before = store.backend.database.writer._connection
     faults.arm("sync-db", 1)
     answers = await store.enqueue(RUNS, now_ms=NOW_MS)
     assert {answer.answer for answer in answers} == {Answer.OK}
-    await store._write(lambda _: None)
+    await in_writer(store, lambda _: None)
 
     assert faults.struck == 1
-    assert store._database.writer._connection is not before
+    assert store.backend.database.writer._connection is not before
 
 
 async def test_all_calls_of_a_batch_are_told_and_none_is_tried_alone(faults, store):

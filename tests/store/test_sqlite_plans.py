@@ -9,7 +9,7 @@ from pollux.model import RunState
 from pollux.store.contract import JobPut, RunFilter
 from pollux.store.relational import sql
 from pollux.store.sqlite import SqliteStore, listing, schema
-from tests.store.children import JOB
+from tests.store.children import JOB, in_writer
 
 STATEMENTS = {
     f"{verb}.{name}": statement
@@ -100,14 +100,14 @@ async def steps_of_a_claim(path, *, ready: int, delayed: int) -> int:
     await store.open()
     await store.put_jobs([JobPut(JOB)])
     now_ms = (await store.feed(limit=1)).now_ms
-    connection = store._database.writer._connection
+    connection = store.backend.database.writer._connection
     fill = (
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1) "
         "INSERT INTO runs (id, job_id, due_ms, cause, priority, grp, target, gated, state, held_reason, visible_ms) "
         "SELECT ?2 || i, 'job', ?3 + i, 2, 1 + i % 3, '', '', 0, 1, '', ?3 + i FROM n"
     )
-    await store._write(lambda tx: tx.write(fill, (ready, "ready", now_ms - 10_000_000)))
-    await store._write(lambda tx: tx.write(fill, (delayed, "later", now_ms + 10_000_000)))
+    await in_writer(store, lambda tx: tx.write(fill, (ready, "ready", now_ms - 10_000_000)))
+    await in_writer(store, lambda tx: tx.write(fill, (delayed, "later", now_ms + 10_000_000)))
     steps = 0
 
     def step() -> bool:
@@ -116,9 +116,9 @@ async def steps_of_a_claim(path, *, ready: int, delayed: int) -> int:
         return False
 
     await store.claim(node="n", token="warm", limit=100, lease_ms=60_000)
-    await store._write(lambda _: connection.set_progress_handler(step, 1))
+    await in_writer(store, lambda _: connection.set_progress_handler(step, 1))
     claimed = await store.claim(node="n", token="counted", limit=100, lease_ms=60_000)
-    await store._write(lambda _: connection.set_progress_handler(None))
+    await in_writer(store, lambda _: connection.set_progress_handler(None))
     await store.close()
     assert len(claimed.runs) == 100
     return steps

@@ -98,10 +98,10 @@ async def test_a_write_lock_held_too_long_names_its_holder(tmp_path, start):
     child = start("hold", path)
     assert await line(child) == "held"
 
-    store._deadline_ms, usual = 300, store._deadline_ms
+    store.backend.database.deadline_ms, usual = 300, store.backend.database.deadline_ms
     with pytest.raises(StoreBusy, match=f"process {child.pid} holds the write lock"):
         await store.enqueue(some_runs(1, 1))
-    store._deadline_ms = usual
+    store.backend.database.deadline_ms = usual
     assert await store.get_runs(["run-0000001"]) == [None]
 
     tell(child)
@@ -118,7 +118,7 @@ async def test_a_writer_gets_the_lock_as_soon_as_it_is_free(tmp_path, start):
     child = start("hold", path)
     assert await line(child) == "held"
     waiting = asyncio.ensure_future(store.enqueue(some_runs(1, 1)))
-    await until(lambda: store._database.writer.lock.waits)
+    await until(lambda: store.backend.database.writer.lock.waits)
     assert not waiting.done()
 
     tell(child)
@@ -191,7 +191,7 @@ async def test_a_writer_killed_around_a_commit_leaves_all_that_was_answered(tmp_
 async def test_a_forked_child_is_told_to_open_its_own_store(store):
     def use() -> str:
         try:
-            store._lanes()
+            store.backend.lanes()
         except StoreError as error:
             return str(error)
         return "it may"
@@ -206,14 +206,14 @@ async def test_a_forked_child_is_told_to_open_its_own_store(store):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 async def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(store):
     """The lock belongs to the open file, which a child inherits: it closes its copy at once."""
-    lock = store._database.writer.lock
+    lock = store.backend.database.writer.lock
 
     assert said_in_a_fork(lambda: "closed" if lock._fd < 0 else "open") == "closed"
 
 
 async def test_a_lost_bell_is_made_up_for(store, tmp_path, monkeypatch):
     """A process that died between commit and bell: nobody rings, the waiter finds the run all the same."""
-    monkeypatch.setattr("pollux.store.sqlite.handle.LOOK_AGAIN_MS", 600_000)
+    monkeypatch.setattr("pollux.store.sqlite.store.LOOK_AGAIN_MS", 600_000)
     waiting = asyncio.ensure_future(store.claim(node="n", token="t", limit=1, lease_ms=60_000, wait_ms=600_000))
     await until(lambda: sleeps(store))
     other = apsw.Connection(str(tmp_path / "pollux.db"))

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from pollux.store.sqlite import SqliteStore, readers
+from pollux.store.sqlite import SqliteStore, database
 
 PATIENCE_S = 60
 
@@ -21,23 +21,29 @@ async def store(tmp_path):
 @pytest.fixture
 def answered(monkeypatch):
     """How many calls were answered at a time."""
-    sizes, answer = [], readers.answer
+    sizes, answer = [], database.answer
 
     def noted(calls):
         sizes.append(len(calls))
         answer(calls)
 
-    monkeypatch.setattr(readers, "answer", noted)
+    monkeypatch.setattr(database, "answer", noted)
     return sizes
 
 
-async def behind_a_slow_one(store, read, lane):
+def read(store, verb):
+    return store.backend.send(store.backend.database.quick, verb)
+
+
+async def behind_a_slow_one(store, lane):
     """Calls that came while their lane was busy."""
     opened = threading.Event()
-    first = asyncio.ensure_future(read(lambda _tx: opened.wait(PATIENCE_S)))
+    first = asyncio.ensure_future(store.backend.send(lane, lambda _tx: opened.wait(PATIENCE_S)))
     async with asyncio.timeout(PATIENCE_S):
-        calls = [asyncio.ensure_future(read(lambda _tx, number=number: number)) for number in range(5)]
-        while lane()._queue.qsize() < 5:  # noqa: ASYNC110  a queue of threads has no event
+        calls = [
+            asyncio.ensure_future(store.backend.send(lane, lambda _tx, number=number: number)) for number in range(5)
+        ]
+        while lane._queue.qsize() < 5:  # noqa: ASYNC110  a queue of threads has no event
             await asyncio.sleep(0.001)
         opened.set()
         await first
@@ -45,14 +51,14 @@ async def behind_a_slow_one(store, read, lane):
 
 
 async def test_quick_reads_that_wait_are_answered_together(store, answered):
-    await behind_a_slow_one(store, store._read, lambda: store._database.quick)
+    await behind_a_slow_one(store, store.backend.database.quick)
 
     assert sum(answered) == 6
     assert len(answered) < 6
 
 
 async def test_a_listing_is_answered_as_soon_as_it_is_read(store, answered):
-    await behind_a_slow_one(store, store._list, lambda: store._database.slow)
+    await behind_a_slow_one(store, store.backend.database.slow)
 
     assert answered == [1] * 6
 
@@ -62,8 +68,8 @@ async def test_of_reads_that_are_answered_together_one_that_fails_fails_alone(st
         raise ValueError("broken")
 
     opened = threading.Event()
-    first = asyncio.ensure_future(store._read(lambda _tx: opened.wait(PATIENCE_S)))
-    calls = [asyncio.ensure_future(store._read(verb)) for verb in (broken, lambda _tx: "fine")]
+    first = asyncio.ensure_future(read(store, lambda _tx: opened.wait(PATIENCE_S)))
+    calls = [asyncio.ensure_future(read(store, verb)) for verb in (broken, lambda _tx: "fine")]
     await asyncio.sleep(0)
     opened.set()
 
@@ -75,8 +81,8 @@ async def test_of_reads_that_are_answered_together_one_that_fails_fails_alone(st
 
 async def test_a_store_that_is_closed_answers_what_was_asked_before(store):
     opened = threading.Event()
-    calls = [asyncio.ensure_future(store._read(lambda _tx: opened.wait(PATIENCE_S)))]
-    calls += [asyncio.ensure_future(store._read(lambda _tx: True)) for _ in range(3)]
+    calls = [asyncio.ensure_future(read(store, lambda _tx: opened.wait(PATIENCE_S)))]
+    calls += [asyncio.ensure_future(read(store, lambda _tx: True)) for _ in range(3)]
     await asyncio.sleep(0)
     closing = asyncio.ensure_future(store.close())
     await asyncio.sleep(0)

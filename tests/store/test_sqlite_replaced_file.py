@@ -12,7 +12,7 @@ import pytest
 from pollux.errors import StoreRefused
 from pollux.store.contract import Answer, JobPut
 from pollux.store.sqlite import SqliteStore
-from tests.store.children import JOB, sleeps, some_runs, until
+from tests.store.children import JOB, in_writer, sleeps, some_runs, until
 from tests.store.disks import can_mount, mounted
 
 with tempfile.TemporaryDirectory() as _folder:
@@ -112,7 +112,7 @@ async def test_a_file_that_comes_back_is_the_same_and_it_goes_on(store, path):
 
 async def test_a_commit_into_a_file_that_vanished_meanwhile_is_not_answered_as_done(store, path):
     """Deleted after the look and before the answer: the write is in a file that nobody will find again."""
-    verb = store._write(lambda _: path.unlink())
+    verb = in_writer(store, lambda _: path.unlink())
     with pytest.raises(StoreRefused, match="was deleted"):
         await verb
 

@@ -50,7 +50,7 @@ async def test_those_who_are_there_already_keep_reading_and_say_busy_until_it_go
     store = SqliteStore(path)
     await store.open()
     await store.put_jobs([JobPut(JOB)])
-    store._deadline_ms = 200
+    store.backend.database.deadline_ms = 200
     child = start("write", path, POLLUX_STOP_AT="5")  # the database is made already
     assert await line(child) == "open"
     await until(lambda: is_stopped(child.pid))

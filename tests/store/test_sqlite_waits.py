@@ -81,7 +81,7 @@ async def test_closing_ends_the_waits(tmp_path):
     store = SqliteStore(tmp_path / "pollux.db")
     await store.open()
     waits = [a_claim(store, wait_ms=50_000), asyncio.ensure_future(store.feed(limit=1, wait_ms=50_000))]
-    await until(lambda: len(store._door.ear._waiters) == 2 and sleeps(store))
+    await until(lambda: len(store.backend.opened.listener._waiters) == 2 and sleeps(store))
     await store.close()
 
     claimed, feed = await asyncio.wait_for(asyncio.gather(*waits), 30)
@@ -95,11 +95,11 @@ async def test_without_inotify_a_waiter_still_hears_its_own_process_and_sees_the
             return -1
 
     monkeypatch.setattr(wakeup.ctypes, "CDLL", lambda *_args, **_kwargs: NoInotify())
-    other = SqliteStore(store._database.path)  # as good as another process: its own writer, its own bell
+    other = SqliteStore(store.backend.database.path)  # as good as another process: its own writer, its own bell
     await other.open()
     for ringer in (store, other):
         waiting = a_claim(store, wait_ms=50_000, token=f"t{id(ringer)}")
-        await until(lambda: store._door.ear._watch._is_broken)
+        await until(lambda: store.backend.opened.listener._watch._is_broken)
         await ringer.enqueue(some_runs(1 if ringer is store else 2, 1))
         assert len((await asyncio.wait_for(waiting, 30)).runs) == 1
     await other.close()
@@ -111,7 +111,7 @@ async def test_a_minute_of_waiting_costs_less_than_a_statement_a_second(tmp_path
     store = SqliteStore(tmp_path / "pollux.db", clock=clock)
     await store.open()
     waits = [a_claim(store, wait_ms=600_000), asyncio.ensure_future(store.feed(limit=1, wait_ms=600_000))]
-    await until(lambda: len(store._door.ear._waiters) == 2 and sleeps(store))
+    await until(lambda: len(store.backend.opened.listener._waiters) == 2 and sleeps(store))
     statements, versions, commits = store.stats.statements, store.stats.versions, store.stats.commits
 
     for _ in range(60):

@@ -9,7 +9,7 @@ from pollux.errors import StoreFull, StoreTimeout
 from pollux.model import Done
 from pollux.store.contract import Answer, JobPut, Settlement
 from pollux.store.sqlite import SqliteStore, disk_space, wal
-from tests.store.children import JOB, some_runs
+from tests.store.children import JOB, in_writer, some_runs
 from tests.store.test_sqlite_full_disk import until_accepted
 from tests.store.test_sqlite_processes import line, tell
 
@@ -43,7 +43,7 @@ async def store(tmp_path, monkeypatch):
 
 def pages(store) -> int:
     """How long the log is on disk."""
-    path = store._database.path
+    path = store.backend.database.path
     return path.with_name(path.name + "-wal").stat().st_size // PAGE_BYTES
 
 
@@ -90,7 +90,7 @@ async def test_a_reader_that_never_ends_is_named_and_new_work_refused_before_the
     await until_accepted(lambda: store.enqueue(some_runs(900_000, 1)))
     await work(store, 900)
     await work(store, 901)
-    assert store._database.writer._wal.pages < 300
+    assert store.backend.database.writer._wal.pages < 300
 
 
 async def test_past_twice_the_limit_nothing_is_begun_either(store, tmp_path, start):
@@ -118,7 +118,9 @@ async def claim_on(store) -> None:
 
 async def more_log(store, number: int) -> None:
     await store.elect(f"node-{number}", ttl_ms=1)
-    await store._write(lambda tx: tx.write("INSERT OR REPLACE INTO notes VALUES (?, zeroblob(20000), 1, NULL)", ("x",)))
+    await in_writer(
+        store, lambda tx: tx.write("INSERT OR REPLACE INTO notes VALUES (?, zeroblob(20000), 1, NULL)", ("x",))
+    )
 
 
 async def test_a_read_that_takes_too_long_is_cut_off(tmp_path):
@@ -127,6 +129,6 @@ async def test_a_read_that_takes_too_long_is_cut_off(tmp_path):
     await store.open()
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     with pytest.raises(StoreTimeout, match="took longer than its deadline and was cut off"):
-        await store._list(lambda tx: tx.rows(endless))
+        await store.backend.send(store.backend.database.slow, lambda tx: tx.rows(endless))
     assert (await store.list_jobs()).jobs == (), "the lane is free again"
     await store.close()

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from pollux.errors import InvalidInput, StoreBusy, StoreError, StoreFull, StoreTimeout
 from pollux.model import AuditLine, NotePut
-from pollux.store.contract import Answer, JobPut
+from pollux.store.contract import Answer, Audit, JobPut
 from pollux.store.sqlite import SqliteStore, wal
-from tests.store.children import JOB, some_runs, until
+from tests.store.children import JOB, in_writer, some_runs, until
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ class Gate:
 
     def __init__(self, store) -> None:
         self._entered, self._opened = threading.Event(), threading.Event()
-        self.passed = asyncio.ensure_future(store._write(self._stand))
+        self.passed = asyncio.ensure_future(in_writer(store, self._stand))
 
     def _stand(self, _tx) -> None:
         self._entered.set()
@@ -48,7 +48,7 @@ class Gate:
 async def test_calls_that_wait_share_one_commit(store):
     async with Gate(store):
         calls = [asyncio.ensure_future(store.enqueue(some_runs(n, 1))) for n in range(100)]
-        await until(lambda: store._database.writer._queue.qsize() == 100)
+        await until(lambda: store.backend.database.writer._queue.qsize() == 100)
         before = store.stats.commits
     answers = await asyncio.gather(*calls)
 
@@ -61,7 +61,7 @@ async def test_a_value_of_another_kind_is_the_callers_mistake_and_no_failure_of_
     async with Gate(store):
         odd = [replace(run, due_ms="soon") for run in some_runs(0, 1)]
         calls = [asyncio.ensure_future(store.enqueue(runs)) for runs in (odd, some_runs(1, 1))]
-        await until(lambda: store._database.writer._queue.qsize() == 2)
+        await until(lambda: store.backend.database.writer._queue.qsize() == 2)
     mistake, [neighbour] = await asyncio.gather(*calls, return_exceptions=True)
 
     assert isinstance(mistake, InvalidInput)
@@ -79,13 +79,13 @@ async def test_a_failing_call_does_not_undo_its_neighbours(store):
             asyncio.ensure_future(call)
             for call in (
                 store.enqueue(some_runs(1, 1)),
-                store._write(fail),
+                in_writer(store, fail),
                 store.enqueue(some_runs(2, 1)),
-                store._write(lambda tx: tx.write("no such statement")),
+                in_writer(store, lambda tx: tx.write("no such statement")),
                 store.put_notes([NotePut("whole", 1)]),
             )
         ]
-        await until(lambda: store._database.writer._queue.qsize() == 5)
+        await until(lambda: store.backend.database.writer._queue.qsize() == 5)
     first, spoilt, second, wrong, notes = await asyncio.gather(*calls, return_exceptions=True)
 
     assert (first[0].answer, second[0].answer, notes) == (Answer.OK, Answer.OK, [Answer.OK])
@@ -97,16 +97,16 @@ async def test_a_failing_call_does_not_undo_its_neighbours(store):
 
 
 async def test_a_full_disk_is_said_in_our_words_and_changes_nothing(store):
-    connection = store._database.writer._connection
-    pages = await store._write(lambda _: connection.pragma("page_count"))
-    await store._write(lambda _: connection.pragma("max_page_count", pages + 2))
+    connection = store.backend.database.writer._connection
+    pages = await in_writer(store, lambda _: connection.pragma("page_count"))
+    await in_writer(store, lambda _: connection.pragma("max_page_count", pages + 2))
 
     with pytest.raises(StoreFull):
         await store.enqueue(some_runs(0, 1_000))
     assert (await store.counts()).ready == 0
     assert (await store.list_runs()).runs == ()
 
-    await store._write(lambda _: connection.pragma("max_page_count", 2**30))
+    await in_writer(store, lambda _: connection.pragma("max_page_count", 2**30))
     await until_accepted(store)
     assert (await store.enqueue(some_runs(0, 1)))[0].answer is Answer.OK
 
@@ -137,7 +137,7 @@ def waiting_claim(store, token, wait_ms=60_000):
 
 async def test_a_claim_that_waits_takes_a_run_in_the_commit_that_brings_it(store):
     claiming = waiting_claim(store, "t")
-    await until(lambda: store._database.writer._standing)
+    await until(lambda: store.backend.database.writer._parked)
     before = store.stats.commits
     await store.enqueue(some_runs(0, 2))
 
@@ -147,7 +147,7 @@ async def test_a_claim_that_waits_takes_a_run_in_the_commit_that_brings_it(store
 
 async def test_of_two_claims_that_wait_the_second_goes_on_waiting(store):
     first, second = waiting_claim(store, "one"), waiting_claim(store, "two")
-    await until(lambda: len(store._database.writer._standing) == 2)
+    await until(lambda: len(store.backend.database.writer._parked) == 2)
     await store.enqueue(some_runs(0, 3))
     assert len((await first).runs) == 3
     await store.enqueue(some_runs(3, 1))
@@ -174,13 +174,13 @@ async def test_no_run_is_left_to_a_claim_that_stops_waiting_just_then(store):
 
 async def test_a_claim_that_is_cut_off_while_it_waits_can_be_repeated(store):
     claiming = waiting_claim(store, "t")
-    await until(lambda: store._database.writer._standing)
+    await until(lambda: store.backend.database.writer._parked)
     async with Gate(store):  # the writer is at work: the run comes, and the claim is given up before its answer
         bringing = asyncio.ensure_future(store.enqueue(some_runs(0, 1)))
-        await until(lambda: store._database.writer._queue.qsize() == 1)
+        await until(lambda: store.backend.database.writer._queue.qsize() == 1)
         claiming.cancel()
         await asyncio.wait({claiming})
-        assert not store._database.writer._standing
+        assert not store.backend.database.writer._parked
     await bringing
 
     assert len((await waiting_claim(store, "t")).runs) == 1
@@ -193,11 +193,11 @@ async def test_a_claim_that_waits_is_answered_though_the_batch_that_brings_its_r
         raise ValueError("spoilt")
 
     claiming = waiting_claim(store, "t")
-    await until(lambda: store._database.writer._standing)
+    await until(lambda: store.backend.database.writer._parked)
     async with Gate(store):
         bringing = asyncio.ensure_future(store.enqueue(some_runs(0, 1)))
-        spoilt = asyncio.ensure_future(store._write(fail))
-        await until(lambda: store._database.writer._queue.qsize() == 2)
+        spoilt = asyncio.ensure_future(in_writer(store, fail))
+        await until(lambda: store.backend.database.writer._queue.qsize() == 2)
     async with asyncio.timeout(50):
         assert [answer.answer for answer in await bringing] == [Answer.OK]
         with pytest.raises(ValueError, match="spoilt"):
@@ -219,12 +219,12 @@ async def test_a_call_that_comes_while_a_batch_is_run_one_by_one_is_answered(sto
 
     gate = Gate(store)
     await until(gate._entered.is_set)
-    calls = [asyncio.ensure_future(store._write(verb)) for verb in (slow, fail)]
-    await until(lambda: store._database.writer._queue.qsize() == 2)
+    calls = [asyncio.ensure_future(in_writer(store, verb)) for verb in (slow, fail)]
+    await until(lambda: store.backend.database.writer._queue.qsize() == 2)
     gate._opened.set()
     await until(second.is_set)
     coming = asyncio.ensure_future(store.enqueue(some_runs(0, 1)))
-    await until(lambda: store._database.writer._queue.qsize() == 1)
+    await until(lambda: store.backend.database.writer._queue.qsize() == 1)
     opened.set()
 
     async with asyncio.timeout(50):
@@ -240,28 +240,27 @@ async def test_a_claim_whose_loop_has_ended_is_given_nothing(store):
         loop = asyncio.new_event_loop()
         loop.run_until_complete(twin.open())
         claiming = loop.create_task(twin.claim(node="n", token="gone", limit=9, lease_ms=60_000, wait_ms=60_000))
-        loop.run_until_complete(until(lambda: store._database.writer._standing))
+        loop.run_until_complete(until(lambda: store.backend.database.writer._parked))
         claiming._log_destroy_pending = False
         left.append(claiming)
         loop.close()
-        twin._door.ear._watch.close(loop)
+        twin.backend.opened.listener._watch.close(loop)
 
     left: list[asyncio.Task] = []
     await asyncio.to_thread(elsewhere)
     await store.enqueue(some_runs(0, 1))
-    store._database.leave()  # for the twin, which cannot any more
+    store.backend.database.leave()  # for the twin, which cannot any more
 
     assert len((await waiting_claim(store, "t", wait_ms=1)).runs) == 1
 
 
-async def test_no_answer_in_time_is_unknown(tmp_path, monkeypatch):
-    monkeypatch.setattr("pollux.store.sqlite.handle.SLACK_MS", 0)
+async def test_no_answer_in_time_is_unknown(tmp_path):
     store = SqliteStore(tmp_path / "pollux.db")
     await store.open()
     async with Gate(store):
         hasty = store.twin()
         await hasty.open()
-        hasty._deadline_ms = 50
+        hasty.deadline_ms = 50
         with pytest.raises(StoreTimeout, match="repeat it with the same ids"):
             await hasty.put_jobs([JobPut(JOB)])
     await hasty.close()
@@ -270,7 +269,7 @@ async def test_no_answer_in_time_is_unknown(tmp_path, monkeypatch):
 
 async def test_a_call_that_joins_others_at_the_lock_is_told_what_they_are_told(store, monkeypatch):
     """Some gave up waiting for the lock; then a call joins, and the file turns out to be gone."""
-    writer, asked, looks = store._database.writer, [], []
+    writer, asked, looks = store.backend.database.writer, [], []
     acquire = writer.lock.acquire
 
     def at_lock(deadline) -> None:
@@ -327,7 +326,7 @@ async def test_a_twin_in_another_thread_shares_the_writer_and_outlives_the_first
         return asyncio.run(use())
 
     assert await asyncio.to_thread(elsewhere) == 1
-    assert twin.stats is store.stats
+    assert twin.backend.database is store.backend.database
     assert (await store.counts()).ready == 1
 
 
@@ -353,7 +352,7 @@ async def test_batches_of_any_size_are_put_whole_and_in_order(store, count):
     """Ten rows go in one statement, and the rest in another."""
     lines = [AuditLine(number, "ann", "put", f"job{number:02}") for number in range(count)]
     jobs = [replace(JOB, id=f"job{number:02}") for number in range(count)]
-    answers = await store.put_jobs([JobPut(job) for job in jobs], audit=lambda _: lines)
+    answers = await store.put_jobs([JobPut(job) for job in jobs], audit=Audit(tuple(lines)))
     assert [answer.answer for answer in answers] == [Answer.OK] * count
     assert [job.id for job in await store.get_jobs([job.id for job in jobs])] == [job.id for job in jobs]
     log = (await store.read_log()).lines

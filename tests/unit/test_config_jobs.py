@@ -150,7 +150,10 @@ def test_places_are_kept_for_later_complaints(load):
         (f"{{id: a, {HANDLER}, cron: '@daily', tz: §Europe/Berln}}", "did you mean Europe/Berlin?"),
         (f"{{id: a, {HANDLER}, interval: 1h, tz: §UTC}}", "job 'a': tz means nothing without cron"),
         (f"{{id: a, {HANDLER}, cron: '@daily', spread: §true}}", "job 'a': spread means nothing without interval"),
-        (f"{{id: a, {HANDLER}, interval: 1h, cron: §'@daily'}}", "job 'a': interval and cron cannot both say when"),
+        (
+            f"{{id: a, {HANDLER}, interval: 1h, cron: §'@daily'}}",
+            "job 'a': interval and cron cannot both be the schedule",
+        ),
         (f"{{id: a, {HANDLER}, at: §2030-01-01T00:00:00}}", "job 'a': at: the moment"),
         (f"{{id: a, {HANDLER}, at: §soon}}", "job 'a': at: 'soon' is not a moment"),
         (f"{{id: a, {HANDLER}, once: §yes}}", "job 'a': once: 'yes' is not true; write once: true"),
@@ -234,7 +237,7 @@ def test_an_alias_or_a_double_key_is_told_once(problems):
         "anchors (&a) are not used here",
         "aliases (*a) are not used here",
         "aliases (*a) are not used here",
-        "job 'b': interval and cron cannot both say when",
+        "job 'b': interval and cron cannot both be the schedule",
         "the key 'cron' is there already, in line 4",
     ]
 

@@ -107,4 +107,4 @@ def test_all_problems_come_in_the_order_of_the_file():
 def test_endless_problems_are_counted_not_listed():
     _, problems = read("".join(f"k{n}: &a{n} 1\n" for n in range(PROBLEMS_MAX + 7)))
     assert len(problems) == PROBLEMS_MAX + 1
-    assert problems[-1] == "f: and 7 more; mend these first"
+    assert problems[-1] == "f: and 7 more; correct these first"

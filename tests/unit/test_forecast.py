@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pollux.model import Cron, Interval, Job, Memory, Misfire, Note, Once, OnEvent, Overlap, stop_key
-from pollux.plan.forecast import BUCKETS_MAX, FiringTimes, bucket_width, course_of, forecast, moments, placed
+from pollux.plan.forecast import BUCKETS_MAX, FiringTimes, bucket_width, firing_times, forecast, moments, placed
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, moment_ms
 from tests.unit.plan_world import T0, Leader, World
 
@@ -81,7 +81,7 @@ def test_a_file_fires_as_foretold_before_anything_is_started(jobs, span_ms, crow
     """The same places as the planner's: at once, on the grid of the id, spread in a crowd, hashed in a cron line."""
     jobs = [*jobs, *(a_job(f"crowd-{number}", Interval(HOUR_MS)) for number in range(crowd))]
     world = World(seats=SEATS)
-    new = [placed(job, None, now_ms=world.now_ms, crowd=len(jobs)) for job in jobs]
+    new = [placed(job, None, now_ms=world.now_ms, batch_size=len(jobs)) for job in jobs]
     told = foretold(new, world, span_ms)
     world.put(*jobs)
     assert_same(told, as_it_came(Leader(world, seats=SEATS), span_ms))
@@ -120,7 +120,10 @@ def test_counting_is_the_same_as_listing(jobs, later_ms, span_ms, data):
     copies = data.draw(st.integers(1, 40))
     fleet = [
         placed(
-            a_job(f"{job.id}-{copy}", job.schedule, memory=Memory(ended=1, duration_ms=copy)), None, now_ms=T0, crowd=9
+            a_job(f"{job.id}-{copy}", job.schedule, memory=Memory(ended=1, duration_ms=copy)),
+            None,
+            now_ms=T0,
+            batch_size=9,
         )
         for job in jobs
         for copy in range(copies)
@@ -129,8 +132,8 @@ def test_counting_is_the_same_as_listing(jobs, later_ms, span_ms, data):
     told = forecast(fleet, stops={}, now_ms=T0, from_ms=from_ms, to_ms=to_ms, rows_max=5)
     counts, busy, listed = Counter(), Counter(), []
     for job in fleet:
-        course = course_of(job, stops={}, now_ms=T0)
-        for at_ms, _ in moments(course, from_ms) if isinstance(course, FiringTimes) else ():
+        times = firing_times(job, stops={}, now_ms=T0)
+        for at_ms, _ in moments(times, from_ms) if isinstance(times, FiringTimes) else ():
             if at_ms >= to_ms:
                 break
             listed.append((at_ms, job.id))

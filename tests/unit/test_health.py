@@ -37,7 +37,7 @@ OWN = NodeSnapshot(
     leases=2,
     loops=(LoopSnapshot("dispatcher", True, 9, 0, 0, 20.0), LoopSnapshot("timekeeper", True, 9, 0, 0, 30.0)),
     lag_ms=4,
-    sitting=(BusySeat(1, "home@1", "home", "http", NOW - 50),),
+    busy_seats=(BusySeat(1, "home@1", "home", "http", NOW - 50),),
     timers=2,
     due_soon=1,
     late=0,
@@ -124,7 +124,7 @@ STANDS_STILL = {
     "not heard of": (
         beside(replace(OLD, beat_ms=NOW - 40_000), jobs=1),
         DEGRADED,
-        "version 1 (1 job): o1 leads, not heard of for 40s",
+        "version 1 (1 job): o1 leads, no heartbeat for 40s",
     ),
 }
 
@@ -188,10 +188,10 @@ BAD = {
         nodes({}, {"id": "n2", "leads": 0, "beat_ms": NOW - 31_000}),
         "nodes",
         DEGRADED,
-        "not heard of for 30s: n2",
+        "no heartbeat for 30s: n2",
     ),
     "nobody leads": (nodes({"leads": 0}), "leader", UNHEALTHY, "no leader"),
-    "the leader is not heard of": (nodes({"beat_ms": NOW - 40_000}), "leader", DEGRADED, "not heard of for 40s"),
+    "the leader is not heard of": (nodes({"beat_ms": NOW - 40_000}), "leader", DEGRADED, "no heartbeat for 40s"),
     "due but not fired": (
         seen(overdue_job="home", overdue_ms=NOW - 61_500),
         "due",
@@ -240,7 +240,7 @@ BAD = {
     "everything paused": (seen(stops=(("all", "night (by ada)"),)), "stops", DEGRADED, "everything is paused (night"),
     "drained": (seen(drained=(DRAINED,)), "stops", DEGRADED, f"{WORDS} (database moves)"),
     "code that is gone": (
-        seen(forsaken=(("code:shop", ("mail", "stock")),)),
+        seen(orphaned=(("code:shop", ("mail", "stock")),)),
         "sources",
         DEGRADED,
         "no living node has code:shop (2 jobs: mail, stock)",
@@ -249,7 +249,7 @@ BAD = {
         own(file="p.yaml", refused="p.yaml:3:5: no"),
         "file",
         DEGRADED,
-        "p.yaml was changed and does not hold: p.yaml:3:5: no",
+        "p.yaml was changed and is refused: p.yaml:3:5: no",
     ),
     "a loop ended": (loop(is_alive=False), "polling", UNHEALTHY, "alive but not polling: dispatcher ended"),
     "a loop hangs": (loop(silent_ms=120_001.0), "polling", UNHEALTHY, "alive but not polling: dispatcher"),
@@ -257,22 +257,22 @@ BAD = {
     "a loop fails": (loop(errors_in_a_row=3), "polling", DEGRADED, "dispatcher (3 times)"),
     "this node drains": (own(is_draining=True), "polling", DEGRADED, "draining"),
     "a slow loop": (
-        own(load=NodeLoad(held_ms=1_001, held_by="handler fetch, shop.py:31 in parse")),
+        own(load=NodeLoad(blocked_ms=1_001, blocked_by="handler fetch, shop.py:31 in parse")),
         "loop",
         DEGRADED,
-        "the event loop was held for 1s by handler fetch, shop.py:31 in parse",
+        "the event loop was blocked for 1s by handler fetch, shop.py:31 in parse",
     ),
     "a slow loop elsewhere": (
-        nodes({}, {"id": "n2", "load": NodeLoad(held_ms=3_000, held_by="handler fetch, shop.py:31 in parse")}),
+        nodes({}, {"id": "n2", "load": NodeLoad(blocked_ms=3_000, blocked_by="handler fetch, shop.py:31 in parse")}),
         "loop",
         DEGRADED,
-        "the event loop of node n2 was held for 3s by handler fetch, shop.py:31 in parse",
+        "the event loop of node n2 was blocked for 3s by handler fetch, shop.py:31 in parse",
     ),
     "a slow loop, and the store was asked": (
-        replace(nodes({"load": NodeLoad(held_ms=3_000)}), node=None),
+        replace(nodes({"load": NodeLoad(blocked_ms=3_000)}), node=None),
         "loop",
         DEGRADED,
-        "the event loop of node n1 was held for 3s",
+        "the event loop of node n1 was blocked for 3s",
     ),
     "a deaf handler": (
         own(load=NodeLoad(stuck=1, stuck_at=("handler fetch, shop.py:31 in parse",))),

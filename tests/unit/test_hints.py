@@ -150,7 +150,7 @@ def test_a_handler_that_returns_a_coroutine_is_told_to_await_it():
 def test_why_of_a_dead_run_names_the_command_that_revives_it():
     dead = Run(id="r1", job_id="j", due_ms=1, state=RunState.DEAD, error="E")
     why = why_run(dead, None, stops=(), nodes=(), ahead=None, now_ms=2)
-    assert why.cure == "mend the cause, then revive it: pollux dead revive r1"
+    assert why.cure == "fix the cause, then revive it: pollux dead revive r1"
 
 
 def test_none_of_it_is_in_the_way_of_what_is_right():

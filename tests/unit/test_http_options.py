@@ -90,7 +90,7 @@ def test_auth_becomes_one_header():
         ({"method": "GTE"}, 'did you mean "GET"'),
         ({"headers": ["a"]}, "headers: they are not a mapping"),
         ({"headers": {"Ho st": "x"}}, "is no name of a header"),
-        ({"headers": {"Host": "x"}}, "headers.Host: Host is set by Pollux itself; take it away; the URL says it"),
+        ({"headers": {"Host": "x"}}, "headers.Host: Host is set by Pollux itself; remove it; the URL names it"),
         ({"headers": {"Accept-Encoding": "br"}}, "is set by Pollux itself"),
         ({"headers": {"X": "a\r\nY: b"}}, "headers.X: it holds a line break"),
         ({"headers": {"X": [1]}}, "headers.X: its value is no text"),
@@ -279,13 +279,13 @@ jobs:
             "p.yaml:8:20: job 'a': http.take.json: 'a..b' cannot be read from '..b' on; "
             'write it like "data.items[0].price" or ["a name"].x'
         ),
-        "p.yaml:9:23: job 'a': http.headers.Host: Host is set by Pollux itself; take it away; the URL says it",
+        "p.yaml:9:23: job 'a': http.headers.Host: Host is set by Pollux itself; remove it; the URL names it",
         "p.yaml:10:16: job 'a': http.tiemout: unknown key 'tiemout'; did you mean \"timeout\"?",
         (
             "p.yaml:11:19: job 'b': http: it is neither a URL nor a mapping; "
             'write http: "https://example.com/health", or http: {url: "https://example.com/health", expect: 200}'
         ),
-        "p.yaml:12:57: job 'c': params beside http; write them under http: {...}",
+        "p.yaml:12:57: job 'c': params next to http; write them under http: {...}",
         "p.yaml:13:19: job 'd': python and http cannot both be its handler; keep one of them",
         'p.yaml:14:5: job \'e\': no handler is named; add python: "module:function", or http: "https://..."',
         (

@@ -96,7 +96,7 @@ async def test_a_regex_gives_its_first_group_or_all_that_it_matched(matcher):
 async def test_a_regex_that_would_take_years_is_ended_and_refused_from_then_on(matcher, monkeypatch):
     """The event loop goes on meanwhile, other patterns work afterwards, and the child is started once for them."""
     monkeypatch.setattr(matchers, "BUDGET_S", 1.0)
-    monkeypatch.setattr(matchers, "PATIENCE_S", 60.0)  # it is the child's own alarm that ends it
+    monkeypatch.setattr(matchers, "CHILD_SECONDS_MAX", 60.0)  # it is the child's own alarm that ends it
     turns = 0
 
     async def count() -> None:
@@ -286,7 +286,7 @@ def test_retry_after_is_read_as_seconds_or_a_date():
 
 
 async def entered(places: TargetLimit, target, patience_s: float = 30) -> None:
-    await places.enter(target, "t", patience_s=patience_s)
+    await places.enter(target, "t", timeout_s=patience_s)
 
 
 async def test_a_target_lets_so_many_in_and_the_others_in_their_order():
@@ -437,7 +437,7 @@ def test_what_a_poll_waits_for_its_place_is_not_taken_from_the_time_of_the_serve
     """Waiting, the request and the word about what took so long each have a share of the job's timeout."""
     options = read_options({"url": "http://h/"})
     prepared = PreparedPoll({}, options, recipe="", source="file:p.yaml", is_trusted=True, job_ms=job_ms)
-    assert (prepared.patience_s, prepared.total_ms) == (patience_s, total_ms)
+    assert (prepared.wait_s, prepared.total_ms) == (patience_s, total_ms)
     assert prepared.timeout.total == total_ms / 1000
 
 

@@ -76,13 +76,13 @@ def test_a_version_is_judged_by_its_own_nodes_and_started_by_its_number():
         (
             [replace(LEADER, beat_ms=NOW - 31_500), STANDBY],
             True,
-            "a leads, not heard of for 31s",
+            "a leads, no heartbeat for 31s",
             "look at that machine; b takes over once its term ends",
         ),
         (
             [replace(LEADER, beat_ms=NOW - 31_500), WORKER],
             True,
-            "a leads, not heard of for 31s",
+            "a leads, no heartbeat for 31s",
             "look at that machine; no other node can lead: start pollux serve",
         ),
     ],

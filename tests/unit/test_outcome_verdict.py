@@ -200,7 +200,7 @@ def test_how_many_crashes_are_too_many_can_be_said():
 
 
 def test_a_crashed_firing_that_cannot_be_retried_in_time_is_a_failed_one():
-    """Decision 0006: the next firing is the retry, and failures are counted over firings."""
+    """Decision 0059: the next firing is the retry, and failures are counted over firings."""
     soon = job(Interval(1_000), next_due_ms=NOW + 1)
     assert judged(CRASH, run(), soon) == Done(failed=True)
     assert isinstance(judged(CRASH, run(), replace(soon, memory=Memory(failures=4))), Dead)

@@ -391,7 +391,7 @@ def test_a_waiting_firing_of_a_job_that_is_retired_ends_cancelled(world, leader)
     """Whatever it waited for: a handler that only the old code knew will not come."""
     world.put(a_job(every_ms=10_000, handler="rare", target="t"))
     leader.run()
-    assert only(world).held_reason == "no live node knows handler rare"
+    assert only(world).held_reason == "no live node has handler rare"
     world.put(replace(world.jobs["a"], declared=False))
     leader.run()
 
@@ -486,7 +486,7 @@ def test_a_run_whose_handler_nobody_knows_is_parked_until_a_node_knows_it(world,
     world.put(a_job(schedule=None, handler="rare", target="t"))
     world.enqueue("a", "r")
     leader.run()
-    assert only(world).held_reason == "no live node knows handler rare"
+    assert only(world).held_reason == "no live node has handler rare"
 
     writes = world.advances
     leader.go(10 * MINUTE)

@@ -96,7 +96,7 @@ def test_a_run_of_a_job_that_nobody_declares_waits_for_somebody():
 def test_a_run_whose_handler_no_living_node_knows_waits_for_one():
     state = GateState(handlers=handlers_of([Node(id="n", handlers=("x", "y"))]))
 
-    assert gate(RUN, JOB, state) == Held("no live node knows handler h", "handler:h")
+    assert gate(RUN, JOB, state) == Held("no live node has handler h", "handler:h")
     assert gate(RUN, JOB, GateState(handlers=None)) == MayRun()
 
 
@@ -114,10 +114,10 @@ def test_only_those_who_wait_for_a_key_are_woken_by_it():
     house.park(a_run("b"), "other")
 
     assert house.wake("k", 7) == 5
-    assert list(house.here) == ["a0", "a1", "a2", "a3", "a4"]
-    assert house.here["a0"].feeds == [7]
+    assert list(house.to_check) == ["a0", "a1", "a2", "a3", "a4"]
+    assert house.to_check["a0"].feeds == [7]
     assert house.wake("k") == 0
-    assert house.knows("b")
+    assert [run.id for run in house.waiting("other")] == ["b"]
 
 
 def test_a_run_stands_in_one_place():
@@ -130,7 +130,7 @@ def test_a_run_stands_in_one_place():
     assert len(house) == 1
     assert house.wake("k") == 0
     house.come_due(100)
-    assert house.here == {}
+    assert house.to_check == {}
     assert house.wake("k2") == 1
 
 
@@ -141,9 +141,9 @@ def test_a_run_that_is_put_off_comes_at_its_latest_time():
     assert house.next_ms() == 80
 
     house.come_due(79)
-    assert house.here == {}
+    assert house.to_check == {}
     house.come_due(80)
-    assert list(house.here) == ["r"]
+    assert list(house.to_check) == ["r"]
     assert house.next_ms() is None
 
 

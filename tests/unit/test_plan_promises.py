@@ -167,7 +167,7 @@ class Story:
 
     def check_job(self, job):
         if job.id not in self.over:  # planned just now
-            first = when.first_due(job.schedule, job.id, now_ms=self.world.now_ms, crowd=len(self.jobs))
+            first = when.first_due(job.schedule, job.id, now_ms=self.world.now_ms, batch_size=len(self.jobs))
             self.over[job.id], self.ahead[job.id] = set(), first
         over, due_ms = self.over[job.id], self.ahead[job.id]
         while due_ms < job.next_due_ms:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from pollux.errors import Conflict
 from pollux.model import Cron, Interval, Job, Memory, declares
-from pollux.plan import Diff, reconcile, strangers
+from pollux.plan import Diff, conflicting, reconcile
 
 FILE, CODE = "file:pollux.yaml", "code:app"
 
@@ -193,8 +193,8 @@ def some(count, prefix="j", source=FILE, **options):
 def compared(before, after, source=FILE, *, had=(), peers=(), behind=(), release=0, is_again=False):
     """As a node compares that starts, or moves on from texts of these marks."""
     there = [stored(job) for job in before]
-    found = strangers(declares(source, release, [job.id for job in after]), peers, behind=behind)
-    return reconcile(there, after, source, release=release, peers=peers, had=had, strangers=found, is_again=is_again)
+    found = conflicting(declares(source, release, [job.id for job in after]), peers, behind=behind)
+    return reconcile(there, after, source, release=release, peers=peers, had=had, conflicting=found, is_again=is_again)
 
 
 def mark_of(jobs, source=FILE, release=0):

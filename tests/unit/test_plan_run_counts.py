@@ -94,10 +94,10 @@ def test_a_leader_that_goes_tells_the_rest(world, leader):
         end_one(world)
         leader.run()
     assert totals(world)[0] == 1
-    world.advance(leader.planner.farewell())
+    world.advance(leader.planner.unreported())
     assert totals(world)[0] == 3
     leader.rebuild()
-    assert leader.planner.farewell().is_empty()
+    assert leader.planner.unreported().is_empty()
 
 
 def test_the_next_leader_goes_on_with_the_count(world, leader):

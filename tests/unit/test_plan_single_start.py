@@ -228,7 +228,7 @@ def test_a_run_that_is_not_alone_is_not_counted_as_released(world, leader):
 
     [release] = leader.plans[-1].releases
     assert release.alone
-    assert (leader.reports[-1].released, leader.reports[-1].lined) == (0, ())
+    assert (leader.reports[-1].released, leader.reports[-1].enqueued) == (0, ())
     assert leader.planner.look(soon_ms=0).held["previous"] == 1
 
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.model import Declares, Job, Node
-from pollux.plan import forsaken, is_backed
+from pollux.plan import is_backed, orphaned
 
 JOB = Job(id="stock", handler="stock", source="code:shop", release=2)
 
@@ -31,7 +31,7 @@ def test_a_job_comes_back_if_a_living_node_of_its_source_and_release_declares_it
     assert is_backed(job, nodes) is is_back
 
 
-def test_what_nobody_who_lives_declares_or_knows_is_forsaken_by_source():
+def test_what_nobody_who_lives_declares_or_knows_is_orphaned_by_source():
     jobs = [
         JOB,
         replace(JOB, id="mail", handler="mail"),
@@ -44,6 +44,6 @@ def test_what_nobody_who_lives_declares_or_knows_is_forsaken_by_source():
     ]
     others = [node(Declares("code:other", 2), handlers=("http",))]
 
-    assert forsaken(jobs, others) == {"code:shop": ["stock", "mail"], "file:old.yaml": ["filed"]}
-    assert forsaken(jobs, []) == {}, "while no node lives at all everybody waits"
-    assert forsaken(jobs, [*others, node(Declares("code:shop", 2))]) == {"file:old.yaml": ["filed"]}
+    assert orphaned(jobs, others) == {"code:shop": ["stock", "mail"], "file:old.yaml": ["filed"]}
+    assert orphaned(jobs, []) == {}, "while no node lives at all everybody waits"
+    assert orphaned(jobs, [*others, node(Declares("code:shop", 2))]) == {"file:old.yaml": ["filed"]}

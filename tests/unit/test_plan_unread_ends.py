@@ -113,11 +113,11 @@ def test_a_missed_due_that_waits_for_its_end_is_not_charged_to_the_pace(world, l
     [first] = begun(world, leader, a_job(every_ms=10_000, misfire=Misfire.ONE))
     world.now_ms += 3_600_000
     leader.turn()  # one is chosen, the others are counted
-    left = leader.planner._term.pace.left(world.now_ms)
+    left = leader.planner._term.catch_up.left(world.now_ms)
     leader.turn(between=lambda: world.end(first))
 
     assert leader.plans[-1].firings
-    assert leader.planner._term.pace.left(world.now_ms) == left
+    assert leader.planner._term.catch_up.left(world.now_ms) == left
     leader.run()
     assert len(world.runs) == 2
 

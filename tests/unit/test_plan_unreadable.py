@@ -4,13 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
-from pollux.model import Cron, NotePut, Once, RunState, Spoilt, set_aside
+from pollux.model import Cron, NotePut, Once, RunState, Spoilt, unreadable_note
 from pollux.plan.due_decision import place
 from pollux.plan.timers import PAGE
 from pollux.store.limits import checked_notes
 from tests.unit.plan_world import Leader, a_job
 
-JOBS, SCHEDULES, FEED = "aside:jobs:2", "aside:schedules:2", "aside:feed:2"
+JOBS, SCHEDULES, FEED = "leader:jobs:2", "leader:schedules:2", "leader:feed:2"
 DAY = 24 * 3_600_000
 
 
@@ -19,7 +19,7 @@ def fired(world, job_id):
 
 
 def told(world, key=JOBS):
-    return set_aside(world.notes[key]) if key in world.notes else None
+    return unreadable_note(world.notes[key]) if key in world.notes else None
 
 
 def end_all(world):

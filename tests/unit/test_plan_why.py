@@ -228,7 +228,7 @@ def test_a_pause_that_is_over_pauses_nobody():
 
 def test_a_job_that_nobody_can_run_says_so():
     assert job(nodes=()).reason == "no live node: it is neither fired nor run"
-    assert job(nodes=[Node(id="m", handlers=("x",))]).reason == "no live node knows handler h"
+    assert job(nodes=[Node(id="m", handlers=("x",))]).reason == "no live node has handler h"
     assert job(nodes=()).is_held
 
 
@@ -306,7 +306,7 @@ def test_a_retired_job_and_what_waits_of_it_say_so_and_how_to_end_it():
     why = job(nodes=newer, source="code:shop", release=8, declared=False)
     assert (why.answer, why.cure) == ("undeclared", cure)
     assert why.reason.startswith("no node declares it: code:shop has no such job since release 8")
-    why = run(nodes=newer, of=retired, state=RunState.HELD, held_reason="no live node knows handler h")
+    why = run(nodes=newer, of=retired, state=RunState.HELD, held_reason="no live node has handler h")
     words = "no node declares it: code:shop has no such job since release 8; it waits until one does"
     assert (why.answer, why.reason, why.cure) == ("held", words, cure)
     why = run(nodes=newer, of=retired, state=RunState.READY)
@@ -344,7 +344,7 @@ def test_a_run_held_by_a_pause_tells_the_pause_as_it_is_now():
 def test_a_run_held_for_its_handler_names_it():
     why = run(state=RunState.HELD, held_reason="at the gate", nodes=[Node(id="m")])
 
-    assert why.reason == "no live node knows handler h"
+    assert why.reason == "no live node has handler h"
 
 
 def test_a_run_that_is_tried_again_later_says_when_and_after_what():
@@ -366,7 +366,7 @@ def test_a_ready_run_says_whom_it_waits_for():
     assert run().reason == "it is ready and will be claimed next"
     assert "all 2 seats are busy" in run(nodes=[replace(NODE, busy=2)]).reason
     assert run(nodes=()).reason == "it is ready, but no node lives"
-    assert run(nodes=[Node(id="m", handlers=("x",))]).reason == "it is ready, but no live node knows handler h"
+    assert run(nodes=[Node(id="m", handlers=("x",))]).reason == "it is ready, but no live node has handler h"
     assert run(nodes=[replace(NODE, draining=True)]).reason == "it is ready, but every live node drains"
     assert run(nodes=[Node(id="m")], of=replace(JOB, source="code:shop")).cure.endswith("pollux jobs delete j")
     assert run(nodes=()).is_held

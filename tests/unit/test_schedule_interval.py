@@ -108,12 +108,12 @@ def test_nothing_comes_before_the_start():
 
 
 def test_a_hundred_new_jobs_start_at_once():
-    assert {first_due(Interval(30_000), f"j{n}", now_ms=T0, crowd=100) for n in range(100)} == {T0}
+    assert {first_due(Interval(30_000), f"j{n}", now_ms=T0, batch_size=100) for n in range(100)} == {T0}
 
 
 def test_more_than_a_hundred_new_jobs_are_spread_over_the_interval_or_a_minute():
-    short = [first_due(Interval(30_000), f"j{n}", now_ms=T0, crowd=101) - T0 for n in range(1_000)]
-    long = [first_due(Interval(3_600_000), f"j{n}", now_ms=T0, crowd=101) - T0 for n in range(1_000)]
+    short = [first_due(Interval(30_000), f"j{n}", now_ms=T0, batch_size=101) - T0 for n in range(1_000)]
+    long = [first_due(Interval(3_600_000), f"j{n}", now_ms=T0, batch_size=101) - T0 for n in range(1_000)]
     assert min(short) >= 0
     assert 29_000 < max(short) < 30_000
     assert 59_000 < max(long) < 60_000
@@ -125,18 +125,18 @@ def test_the_place_in_the_crowd_says_nothing_about_the_phase():
     spec = Interval(60_000)
     now_ms = T0 - T0 % 60_000
     same = sum(
-        first_due(spec, f"j{n}", now_ms=now_ms, crowd=500) % 60_000 == interval.phase_ms(f"j{n}", spec)
+        first_due(spec, f"j{n}", now_ms=now_ms, batch_size=500) % 60_000 == interval.phase_ms(f"j{n}", spec)
         for n in range(500)
     )
     assert same < 5
 
 
 def test_a_job_that_is_not_spread_starts_at_once_in_any_crowd():
-    assert first_due(Interval(30_000, spread=False), "a", now_ms=T0 + 1, crowd=9_999) == T0 + 1
+    assert first_due(Interval(30_000, spread=False), "a", now_ms=T0 + 1, batch_size=9_999) == T0 + 1
 
 
 def test_a_start_ahead_is_the_first_due_and_a_start_behind_is_not():
-    assert first_due(Interval(30_000, start_ms=T0 + 5), "a", now_ms=T0, crowd=9_999) == T0 + 5
+    assert first_due(Interval(30_000, start_ms=T0 + 5), "a", now_ms=T0, batch_size=9_999) == T0 + 5
     assert first_due(Interval(30_000, start_ms=T0 - 5), "a", now_ms=T0) == T0
 
 

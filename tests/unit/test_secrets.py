@@ -437,7 +437,7 @@ jobs:
     ]  # fmt: skip
     assert "store: a password is written out; write ${env:NAME}" in told[0]
     told_of = [str(doubt) for doubt in config_warnings(load(folder, "", {"POLLUX_STORE": "redis://:geheim@h/0"}), {})]
-    assert "any user who can see the environment of the process sees it: write ${file:/path}" in told_of[0]
+    assert "any user who can see the environment of the process can read it: write ${file:/path}" in told_of[0]
     assert "5 characters, too few to be hidden" in told[4]
     assert "its group may change it" in told[5]
     assert "geheim" not in "".join(told)

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import hashlib
 from collections import Counter
+from functools import partial
 from random import Random
 from unittest import mock
 
@@ -23,8 +24,8 @@ from pollux.schedule import next_due
 from pollux.simulate import VirtualClock, VirtualTime
 from pollux.simulate.results import JobResults
 from pollux.store.contract import JobPut, RunFilter
-from pollux.store.guard import Wrapped
 from pollux.store.memory import MemoryStore
+from pollux.testing.faults import Wrapped
 from pollux.units import HOUR_MS
 
 START_MS = 1_774_743_600_000  # 2026-03-29T00:20Z: within the hour Berlin's clock goes from 02:00 to 03:00
@@ -41,9 +42,11 @@ class Witness(MemoryStore):
         self.fired, self.done = Counter(), Counter()
         self.alone, self.beside = Counter(), []
         self.trace = hashlib.blake2b(digest_size=16)
+        self.memory.advance = partial(self.watch_advance, self.memory.advance)  # below the faults
+        self.memory.settle = partial(self.watch_settle, self.memory.settle)
 
-    async def advance(self, term, plan, *, now_ms=None):
-        advanced = await super().advance(term, plan, now_ms=now_ms)
+    async def watch_advance(self, advance, term, plan, *, now_ms):
+        advanced = await advance(term, plan, now_ms=now_ms)
         for firing, answer in zip(plan.firings, advanced.firings, strict=False):
             self.trace.update(f"{advanced.now_ms} {firing.run.id} {answer}\n".encode())
             if answer in {Answer.OK, Answer.WAITS}:
@@ -67,11 +70,11 @@ class Witness(MemoryStore):
             if mate.id != run_id and not (mate.is_behind or is_later):
                 self.beside.append(f"{run_id}: begun beside {mate.id}")
 
-    async def settle(self, settlements, *, now_ms=None):
-        answers = await super().settle(settlements, now_ms=now_ms)
+    async def watch_settle(self, settle, settlements, *, now_ms):
+        answers = await settle(settlements, now_ms=now_ms)
         for settlement, answer in zip(settlements, answers, strict=True):
             verdict = type(settlement.verdict).__name__
-            self.trace.update(f"{self._clock.now_ms()} {settlement.run_id} {verdict} {answer}\n".encode())
+            self.trace.update(f"{self.clock.now_ms()} {settlement.run_id} {verdict} {answer}\n".encode())
             if answer is Answer.OK and verdict == "Done":
                 self.done[settlement.run_id] += 1
         return answers
@@ -84,7 +87,7 @@ class Diced(Wrapped):
         super().__init__(store)
         self.world = world
 
-    async def call(self, verb, answer, wait_ms=0):
+    async def call(self, verb, answer):
         roll, world = self.world.dice.random(), self.world
         if roll < world.share:
             answer.close()

@@ -10,7 +10,7 @@ from pollux import Pollux, errors
 from pollux.app.health import HealthWatch
 from pollux.app.operations.contract import GROUPS, verbs_of
 from pollux.client import Remote, address_of
-from pollux.client.rpc_codec import LOOKS, PATH, VERSION_HEADER, raised, told, verb_of
+from pollux.client.rpc_codec import LOOKS, PATH, VERSION_HEADER, raised, record_of, verb_of
 from pollux.errors import (
     Conflict,
     InvalidConfig,
@@ -23,7 +23,7 @@ from pollux.errors import (
 )
 from pollux.model import Job, RunState
 from pollux.server import ApiServer, ServerOptions
-from pollux.server.roles import Role
+from pollux.server.auth import Role
 from pollux.server.routes.rpc import ROLES
 from pollux.store.contract import JobFilter, RunFilter
 from pollux.version import __version__
@@ -264,14 +264,14 @@ class Unheard(Conflict):
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_is_raised_again_as_what_it_was(error):
-    again = raised(msgspec.json.decode(msgspec.json.encode(told(error)), type=type(told(error))))
+    again = raised(msgspec.json.decode(msgspec.json.encode(record_of(error)), type=type(record_of(error))))
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert vars(again).keys() == vars(error).keys()
 
 
 def test_an_error_of_a_class_that_is_not_known_there_is_one_of_the_class_above():
-    assert type(raised(told(Unheard("no")))) is Conflict
+    assert type(raised(record_of(Unheard("no")))) is Conflict
 
 
 async def test_errors_come_over_as_they_are_raised(app, asking):

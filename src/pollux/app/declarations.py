@@ -40,11 +40,11 @@ from pollux.model import (
     declares,
     handler_conflicts,
 )
-from pollux.plan import Diff, reconcile, strangers, with_other_jobs
+from pollux.plan import Diff, conflicting, reconcile, with_other_jobs
 from pollux.registry import Registry
 from pollux.runtime.isolation import check_place
 from pollux.runtime.loop import Loop, Rest
-from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobFilter, JobPut, Store
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Audit, JobAnswer, JobFilter, JobPut, Store
 from pollux.store.decoding import as_far
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class Declared:
                     elsewhere=elsewhere,
                     unreadable=unreadable,
                     had=history.had,
-                    strangers=self._strangers(source, me, peers, history, coming),
+                    conflicting=self._strangers(source, me, peers, history, coming),
                     is_again=not replace and self._holds(source, me, history, coming),
                 )
             )
@@ -283,7 +283,7 @@ class Declared:
         if follows is not None and mine.mark in history.had:
             return []  # an edit that is taken back, also by a node that missed it
         is_latest = follows is not None and history.had[-1:] == (follows,)
-        return strangers(mine, peers, behind=(follows, *history.had, *history.replaced) if is_latest else (follows,))
+        return conflicting(mine, peers, behind=(follows, *history.had, *history.replaced) if is_latest else (follows,))
 
     def _mark(self, source: str) -> str:
         return declares(source, 0, self._by_source[source]).mark
@@ -312,7 +312,7 @@ class Declared:
         for diff in written:
             for start in range(0, len(diff.remove), BATCH_MAX):
                 ids = [job.id for job in diff.remove[start : start + BATCH_MAX]]
-                gone = await store.delete_jobs(ids, reason=f"no longer in {diff.source}", audit=audit)
+                gone = await store.delete_jobs(ids, reason=f"no longer in {diff.source}", audit=_line_of(audit))
                 _hear(audit, gone)
             await _undeclare(store, diff, audit)
         return written
@@ -358,7 +358,7 @@ class Declared:
                     where = "twice" if other == source else f"in {other} and in {source}"
                     raise InvalidInput(f"job {job.id!r} is declared {where}", cure="give one of them another id")
             self._by_source.setdefault(source, {})[job.id] = job
-        self._registry.know(self._by_source.get(source, {}).values())
+        self._registry.add_jobs(self._by_source.get(source, {}).values())
 
 
 def _followed(source: str, me: Node | None) -> str | None:
@@ -439,6 +439,10 @@ async def _newest_release(store: Store, source: str) -> int:
     return max([*told, *(job.release for job in await _stored(store, source))], default=0)
 
 
+def _line_of(audit: OnceLine | None) -> Audit | None:
+    return None if audit is None else audit.audit
+
+
 def _hear(audit: OnceLine | None, answers: Sequence[Answer | JobAnswer]) -> None:
     if audit is not None:
         audit.heard(answers)
@@ -447,7 +451,7 @@ def _hear(audit: OnceLine | None, answers: Sequence[Answer | JobAnswer]) -> None
 async def _put(store: Store, jobs: Sequence[Job], audit: OnceLine | None) -> None:
     for start in range(0, len(jobs), BATCH_MAX):
         some = jobs[start : start + BATCH_MAX]
-        answers = await store.put_jobs([JobPut(job) for job in some], audit=audit)
+        answers = await store.put_jobs([JobPut(job) for job in some], audit=_line_of(audit))
         _hear(audit, answers)
         refused = {answer.id: answer.detail for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)}
         if not refused:
@@ -472,7 +476,7 @@ async def _undeclare(store: Store, diff: Diff, audit: OnceLine | None) -> None:
     gone = [msgspec.structs.replace(job, declared=False, release=diff.release) for job in diff.undeclare]
     for start in range(0, len(gone), BATCH_MAX):
         some = [JobPut(job, revision=job.revision) for job in gone[start : start + BATCH_MAX]]
-        _hear(audit, await store.put_jobs(some, audit=audit))
+        _hear(audit, await store.put_jobs(some, audit=_line_of(audit)))
 
 
 def declared_by_nodes(nodes: Iterable[Node], me: Node | None) -> list[Declares]:

@@ -17,10 +17,10 @@ from pollux.config import Config
 from pollux.errors import Unreadable
 from pollux.model import Job, Note, Run, RunState
 from pollux.plan import reconcile
-from pollux.plan.forecast import FiringForecast, forecast, placed
+from pollux.plan.forecast import ComingFiring, FiringForecast, forecast, placed
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, JobFilter, RunFilter
 
-__all__ = ["FiringForecast", "ForecastInput", "declared_by", "foretell", "known_of", "laid_over"]
+__all__ = ["ComingFiring", "FiringForecast", "ForecastInput", "declared_by", "foretell", "known_of", "laid_over"]
 
 HELD_SHOWN = 20
 
@@ -87,7 +87,7 @@ def laid_over(known: Sequence[Job], declared: Sequence[Job], *, now_ms: int) -> 
         for start in range(0, len(puts), BATCH_MAX):
             batch = puts[start : start + BATCH_MAX]
             crowd = sum(old is None for _, old in batch)
-            jobs |= {job.id: placed(job, old, now_ms=now_ms, crowd=crowd) for job, old in batch}
+            jobs |= {job.id: placed(job, old, now_ms=now_ms, batch_size=crowd) for job, old in batch}
     return list(jobs.values())
 
 
@@ -105,7 +105,7 @@ def foretell(
     """What of these fires in the window; jobs that the leader has not planned yet are placed as it will."""
     new = sum(_is_new(job) for job in jobs)
     chosen = [job for job in jobs if choose is None or choose(job)]
-    planned = [placed(job, None, now_ms=now_ms, crowd=new) if _is_new(job) else job for job in chosen]
+    planned = [placed(job, None, now_ms=now_ms, batch_size=new) if _is_new(job) else job for job in chosen]
     stops = {stop.key: stop for stop in known.stops}
     return forecast(planned, stops=stops, now_ms=now_ms, from_ms=from_ms, to_ms=to_ms, rows_max=rows_max, zones=zones)
 

@@ -18,8 +18,8 @@ from pollux.app.declarations import latest_sets
 from pollux.app.process import starts_of
 from pollux.errors import PolluxError
 from pollux.model import (
-    ASIDE,
     DRAIN,
+    LEADER_NOTES,
     STOP,
     Cron,
     Drained,
@@ -29,11 +29,11 @@ from pollux.model import (
     Run,
     RunState,
     Version,
-    all_aside,
     by_term,
     declaration_conflicts,
     drained_of,
-    may_be_at_odds,
+    may_conflict,
+    unreadable_notes,
 )
 from pollux.model.leader_notes import ClockNote, clock_notes
 from pollux.observe.health import Health, HealthFinding, judge, of_nodes
@@ -54,7 +54,7 @@ from pollux.observe.snapshot import (
 )
 from pollux.observe.traces import Traces
 from pollux.outcome import freshness
-from pollux.plan import forsaken
+from pollux.plan import orphaned
 from pollux.runtime import NodeRuntime
 from pollux.runtime.loop import LoopStatus
 from pollux.runtime.stats import BOUNDS_MS, LatenessSnapshot, kind_of
@@ -63,7 +63,6 @@ from pollux.schedule.due_times import LATE_AFTER_MAX_MS
 from pollux.secrets import hide
 from pollux.store.contract import FEED_MAX, Counts, RunFilter, Store
 from pollux.store.decoding import as_far, due_as_far, stops_as_far
-from pollux.store.guard import Guarded
 from pollux.version import __version__
 
 if TYPE_CHECKING:
@@ -109,7 +108,6 @@ class HealthWatch:
 
     async def readings(self) -> Readings:
         app, look, crew, traces = self._app, await self._look(), self.crew, self.traces
-        guarded = cast("Guarded", app.backend)
         return Readings(
             prefix=app.options.metrics_prefix,
             version=__version__,
@@ -117,8 +115,8 @@ class HealthWatch:
             scheduler_version=app.backend.scheduler_version,
             snapshot=self._snapshot(look),
             age_ms=max(0.0, app.clock.mono_ms() - look.at),
-            calls=cast("dict[str, VerbCalls]", guarded.calls),
-            tally=None if crew is None else tally_of(crew, guarded.enqueued),
+            calls=cast("dict[str, VerbCalls]", app.backend.call_stats),
+            counters=None if crew is None else tally_of(crew, app.backend.enqueued),
             spans={} if traces is None else traces.export.counts(),
             spans_waiting=None if traces is None else traces.export.waiting,
             refused=dict(self.refused),
@@ -159,14 +157,14 @@ class HealthWatch:
             store.lines(),
             store.problems(),
             stops_as_far(store.notes(STOP)),
-            as_far(store.notes(ASIDE)),
+            as_far(store.notes(LEADER_NOTES)),
             _overdue(store, now_ms),
             self._jobs(store, counts),
         )
         serving = tuple(node for node in nodes if node.serves(version))
         drained = [drained_of(note) for note in stops]
-        left = forsaken(jobs, serving)
-        latest = await latest_sets(store) if may_be_at_odds(serving) else {}
+        left = orphaned(jobs, serving)
+        latest = await latest_sets(store) if may_conflict(serving) else {}
         is_missed = bool(left) or not any(node.plans for node in serving)
         return Deployment(
             read_ms=now_ms,
@@ -184,9 +182,9 @@ class HealthWatch:
             stops=tuple(_stop(note) for note, drain in zip(stops, drained, strict=True) if drain is None),
             drained=tuple(_told(drain) for drain in drained if drain is not None and _stands(drain, nodes)),
             sealed=await self._app.sealed() if DRAIN in {note.key for note in stops} else "",  # none is without it
-            unreadable=tuple([each for each in all_aside(aside) if each.version == version]),
+            unreadable=tuple([each for each in unreadable_notes(aside) if each.version == version]),
             clocks=await self._clocks(store, aside, now_ms),
-            forsaken=tuple((source, tuple(ids)) for source, ids in left.items()),
+            orphaned=tuple((source, tuple(ids)) for source, ids in left.items()),
             starts=await starts_of(store) if is_missed else (),
             declaration_conflicts=tuple(declaration_conflicts(serving, latest, now_ms=now_ms)),
         )
@@ -204,8 +202,8 @@ class HealthWatch:
         """All jobs if they are few; else those that do not succeed on this node, then those that it met first."""
         crew, found = self.crew, list[Job]()
         if counts.jobs > JOBS_MAX and crew is not None:
-            tallies = crew.settler.tallies
-            met = dict.fromkeys((*tallies.unwell, *tallies.by_job.names(), *crew.timekeeper.planned.names))
+            stats = crew.settler.stats
+            met = dict.fromkeys((*stats.failing, *stats.by_job.names(), *crew.timekeeper.planned.names))
             known, _ = await as_far(store.get_jobs(list(met)[:JOBS_MAX]))
             found = [job for job in known if job is not None]
         if not found:
@@ -216,7 +214,7 @@ class HealthWatch:
 
     def _category(self, job: Job) -> str | None:
         """Of a job's last error: known to the node on which it happened, and to no other."""
-        seen = None if self.crew is None else self.crew.settler.tallies.by_job.known(job.id)
+        seen = None if self.crew is None else self.crew.settler.stats.by_job.known(job.id)
         at_ms, kind = (None, None) if seen is None or seen.last_failed is None else seen.last_failed
         known_ms = job.memory.last_error_ms
         return kind if at_ms is not None and known_ms is not None and at_ms >= known_ms else None
@@ -258,7 +256,7 @@ class HealthWatch:
     def _now_ms(self) -> int:
         """By the store's clock, as far as this process has heard of it."""
         crew = self.crew
-        return self._app.clock.now_ms() if crew is None else crew.kit.time.now_ms()
+        return self._app.clock.now_ms() if crew is None else crew.worker.time.now_ms()
 
 
 async def _versions_and_nodes(store: Store) -> tuple[list[Version], list[Node]]:
@@ -333,7 +331,7 @@ def node_seen(crew: NodeRuntime) -> NodeSnapshot:
         loops=tuple(_loop(loop) for loop in status.loops),
         lag_ms=crew.lag.worst.ms,
         load=crew.load(),
-        sitting=_sitting(crew),
+        busy_seats=_busy_seat(crew),
         timers=looked.timers if looked else None,
         due_soon=looked.due_soon if looked else None,
         late=looked.late if looked else None,
@@ -341,7 +339,7 @@ def node_seen(crew: NodeRuntime) -> NodeSnapshot:
     )
 
 
-def _sitting(crew: NodeRuntime) -> tuple[BusySeat, ...]:
+def _busy_seat(crew: NodeRuntime) -> tuple[BusySeat, ...]:
     return tuple(
         BusySeat(
             seat=attempt.seat.number if attempt.seat is not None else 0,
@@ -351,17 +349,17 @@ def _sitting(crew: NodeRuntime) -> tuple[BusySeat, ...]:
             started_ms=attempt.started_ms,
             progress=attempt.ctx.last_progress if attempt.ctx is not None else "",
         )
-        for attempt in crew.kit.running
+        for attempt in crew.worker.running
     )
 
 
 def tally_of(crew: NodeRuntime, enqueued: list[int]) -> Counters:
     """Everything by reference or as it is now: the text is written in another thread."""
-    ends, planned, keeper, leader = crew.settler.tallies, crew.timekeeper.planned, crew.timekeeper, crew.leader
+    ends, planned, keeper, leader = crew.settler.stats, crew.timekeeper.planned, crew.timekeeper, crew.leader
     return Counters(
         scheduled=dict(planned.fired),
         skipped=dict(planned.skipped),
-        enqueued=[made + given for made, given in zip(planned.lined, enqueued, strict=True)],
+        enqueued=[made + given for made, given in zip(planned.enqueued, enqueued, strict=True)],
         dequeued=list(crew.dispatcher.dequeued),
         by_job=ends.by_job.all(),
         by_source=ends.by_source.all(),
@@ -376,14 +374,14 @@ def tally_of(crew: NodeRuntime, enqueued: list[int]) -> Counters:
         pruned=crew.pruner.pruned,
         settled=crew.settler.settled,
         discarded=crew.settler.discarded,
-        leases_lost=crew.kit.leases_lost,
-        stuck_ever=crew.kit.stuck_ever,
+        leases_lost=crew.worker.leases_lost,
+        stuck_ever=crew.worker.stuck_ever,
         attempts=leader.attempts,
         wins=leader.wins,
         losses=leader.losses,
         listener_errors=crew.events.listener_errors,
         fire_late=_histogram(keeper.late.seen()),
-        start_late=_histogram(crew.kit.late.seen()),
+        start_late=_histogram(crew.worker.late.seen()),
         loop_lag=_histogram(crew.lag.late.seen()),
     )
 

@@ -21,12 +21,12 @@ from msgspec.structs import replace
 from pollux.clock import Clock
 from pollux.errors import Conflict
 from pollux.model import DRAIN, FINISHED, AuditLine, Job, Node, Note, NotePut, Run, RunState, by_term, leader_of
-from pollux.store.contract import PAGE_MAX, Counts, RunFilter, Store
+from pollux.store.contract import PAGE_MAX, Audit, Counts, RunFilter, Store
 from pollux.store.dump_format import Record, read_record
 from pollux.store.move_marks import (
     MARKS,
     MOVED_FROM,
-    SETTLE_MS,
+    SEAL,
     MoveMark,
     MoveMarks,
     begin_filling,
@@ -92,18 +92,9 @@ Report = Callable[[MoveStep], None]
 class Move:
     """One move from one store to another; both are open."""
 
-    def __init__(
-        self,
-        source: MoveEnd,
-        target: MoveEnd,
-        *,
-        clock: Clock,
-        report: Report,
-        page: int = PAGE_MAX,
-        settle_ms: int = SETTLE_MS,
-    ) -> None:
+    def __init__(self, source: MoveEnd, target: MoveEnd, *, clock: Clock, report: Report, page: int = PAGE_MAX) -> None:
         self.source, self.target = source, target
-        self._clock, self._report, self._page, self._settle_ms = clock, report, page, settle_ms
+        self._clock, self._report, self._page = clock, report, page
 
     async def run(self, move_id: str, *, actor: str, live: bool, wait_ms: int) -> MoveReport:
         """All of it; called again after it was cut off, the rest of it.  `move_id` names a move that begins."""
@@ -126,8 +117,8 @@ class Move:
             return
         words = f"{counted(sum(mark.counts.values()), 'record')}, move {mark.move}"
         line = AuditLine(mark.ended_ms or 0, actor, "move", f"from {name}"[:200], words)
-        puts = [mark_put(MOVED_FROM, replace(mark, other=name)), NotePut(TRAIL), NotePut(DRAIN)]
-        await store.put_notes(puts, audit=lambda _: [line])
+        free = [NotePut(key) for key in (TRAIL, DRAIN, SEAL)]
+        await store.put_notes([mark_put(MOVED_FROM, replace(mark, other=name)), *free], audit=Audit((line,)))
         await store.wake()
 
     # beginning
@@ -145,7 +136,6 @@ class Move:
             await self._refuse_another(mark, there)
         if not mark.is_over:
             await seal(self.source.store, mark)
-            await asyncio.sleep(self._settle_ms / 1_000)  # whoever has not heard of it yet has written by then
             await self._let_end(wait_ms)
         if there.origin is None or there.origin.move != mark.move:
             await self._mark_target(mark)

@@ -39,9 +39,9 @@ from pollux.clock import Clock, SystemClock
 from pollux.config import Config
 from pollux.errors import InvalidConfig, PolluxError
 from pollux.events import Events, NodeStarted, NodeStopped
-from pollux.handlers import register
+from pollux.handlers import BuiltIn
 from pollux.ids import new_id
-from pollux.model import Job, Run, Schedule, check_version
+from pollux.model import Job, Node, Run, Schedule, check_version
 from pollux.observe import attach_logs
 from pollux.observe.metrics_table import Readings
 from pollux.plan import Diff, Why
@@ -49,9 +49,9 @@ from pollux.registry import Registry
 from pollux.runtime import NodeRuntime, RuntimeOptions
 from pollux.runtime.isolation import in_child
 from pollux.secrets import Secrets, hide
-from pollux.store.contract import JobAnswer, RunAnswer, Store
-from pollux.store.guard import Guarded
-from pollux.store.move_marks import MoveGuard, marks_of, refuse_sealed, seal_words
+from pollux.store.contract import JobAnswer, RunAnswer
+from pollux.store.handle import StoreHandle
+from pollux.store.move_marks import marks_of, refuse_sealed, seal_words
 from pollux.store.urls import open_store
 from pollux.version import __version__
 
@@ -67,7 +67,7 @@ class Pollux(ReloadableApp):
 
     def __init__(
         self,
-        store: str | Store = "sqlite:///pollux.db",
+        store: str | StoreHandle = "sqlite:///pollux.db",
         *,
         name: str = "app",
         release: int = 0,
@@ -83,12 +83,12 @@ class Pollux(ReloadableApp):
         self.options = options_of(**options)
         self.events = Events()
         clock, dice = clock or SystemClock(), dice or Random()  # noqa: S311  ids, not secrets
-        backend, self.store_url = _backend(store, clock)
+        handle, self.store_url = _store_of(store, clock)
         if scheduler_version is not None:
-            backend = backend.of_version(check_version(scheduler_version))
-        self._store, self._clock, self._dice = backend, clock, dice
+            handle = handle.of_version(check_version(scheduler_version))
+        self._store, self._clock, self._dice = handle, clock, dice
         self._registry = Registry()
-        self._built_in = register(self._registry)
+        self._built_in = BuiltIn(self._registry)
         if allow_exec:
             self._allow_exec()
         self._built_in.http.set(per_target=http_per_target, allow_networks=http_allow_networks)
@@ -136,9 +136,9 @@ class Pollux(ReloadableApp):
         beside = Path(config.path).resolve().parent if config.path else None
         version = config.scheduler_version if config.is_given("scheduler_version") else self._store.scheduler_version
         if config.is_given("store"):
-            self._store, self.store_url = _backend(config.store, self._clock)
+            self._store, self.store_url = _store_of(config.store, self._clock)
         elif (url := as_configured(self.store_url, config)) != self.store_url:
-            self._store, self.store_url = _backend(url, self._clock)
+            self._store, self.store_url = _store_of(url, self._clock)
         if version != self._store.scheduler_version:
             self._store = self._store.of_version(version)
         self.options = options_over(self.options, config, plans=plans, runs=runs)
@@ -336,7 +336,7 @@ class Pollux(ReloadableApp):
             await self._unregister()
             await self._alongside.end()
             with suppress(PolluxError):
-                await self._store.leave(self.node_id)
+                await self._store.beat(Node(self.node_id), ttl_ms=0)
             raise
         return crew
 
@@ -386,14 +386,14 @@ class Pollux(ReloadableApp):
 
     @contextmanager
     def relocated(
-        self, store: Store, *, clock: Clock, dice: Random, registry: Registry, options: RuntimeOptions
+        self, store: StoreHandle, *, clock: Clock, dice: Random, registry: Registry, options: RuntimeOptions
     ) -> Iterator[None]:
         """The same app on another store and clock until the block ends, for tests; it must not be open meanwhile."""
         if self.crew is not None or self._is_open:
             raise PolluxError("this app is open already; close it first, and start it inside the block")
         self.blocking.close()
         before = self._store, self.store_url, self._clock, self._dice, self._registry, self.options, self._usual
-        self._store, self.store_url = _backend(store, clock)
+        self._store, self.store_url = _store_of(store, clock)
         self._clock, self._dice, self._registry = clock, dice, registry
         self.options = self._usual = options
         self._recompose()
@@ -518,10 +518,11 @@ class Pollux(ReloadableApp):
         return Operations(context), store.close
 
 
-def _backend(store: str | Store, clock: Clock) -> tuple[Store, str]:
-    backend = open_store(store, clock=clock) if isinstance(store, str) else store
-    url = store if isinstance(store, str) else backend.capabilities.name
-    return Guarded(backend, clock=clock, seal=MoveGuard(hide(url))), url
+def _store_of(store: str | StoreHandle, clock: Clock) -> tuple[StoreHandle, str]:
+    handle = open_store(store, clock=clock) if isinstance(store, str) else store
+    url = store if isinstance(store, str) else handle.capabilities.name
+    handle.refuse_if_moved(hide(url))
+    return handle, url
 
 
 def _name_of(function: Call) -> str:

@@ -436,7 +436,7 @@ class SideServices:
         if self.traces is not None:
             self.traces.export.start()
             self._leave = self.traces.listen(self.events)
-            crew.kit.tracing = self.traces
+            crew.worker.tracing = self.traces
 
     def set_out(self, crew: NodeRuntime, is_well: Callable[[], Awaitable[bool]]) -> None:
         """The node works: say so to whoever wants to know."""
@@ -467,10 +467,10 @@ class SideServices:
         if self._supervisor is not None:
             self._supervisor.tell(STOPPING)
         if self.heartbeat is not None:
-            await self.heartbeat.stop(patience_ms=0)
+            await self.heartbeat.stop(timeout_ms=0)
 
     async def end(self) -> None:
-        await asyncio.gather(*(loop.stop(patience_ms=0) for loop in self._loops))
+        await asyncio.gather(*(loop.stop(timeout_ms=0) for loop in self._loops))
         if self._leave is not None:
             self._leave()
         if self.traces is not None:

@@ -219,7 +219,7 @@ class Reloader:
         would = await self.reload(by=by, dry_run=True, raw=raw, replace=replace)
         if would.refused:
             await self.reload(by=by, raw=raw)  # raises it, and the file is as it was
-        aside = "" if there is None else await asyncio.to_thread(versions.set_aside, there)
+        aside = "" if there is None else await asyncio.to_thread(versions.keep_replaced, there)
         await asyncio.to_thread(versions.put_back, raw)
         return msgspec.structs.replace(await self.reload(by=by, raw=raw, replace=replace), aside=aside)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pollux.model import Node
     from pollux.registry import Registry
     from pollux.runtime import RuntimeOptions
-    from pollux.store.contract import Store
+    from pollux.store.handle import StoreHandle
 
 
 class ReloadableApp:
@@ -41,7 +41,7 @@ class ReloadableApp:
     node_id: str
     store_url: str
     program: str
-    _store: Store
+    _store: StoreHandle
     _clock: Clock
     _registry: Registry
     _built_in: BuiltIn
@@ -93,7 +93,7 @@ class ReloadableApp:
     # for the steward and the reloader
 
     @property
-    def backend(self) -> Store:
+    def backend(self) -> StoreHandle:
         return self._store
 
     @property
@@ -117,7 +117,7 @@ class ReloadableApp:
         """The jobs that were tried hold, and the next beat says so."""
         self._registry.forget([job.id for job in self.declared.jobs()])
         self.declared = declared.trial(self._registry)
-        self._registry.know(self.declared.jobs())
+        self._registry.add_jobs(self.declared.jobs())
         if self._registrar is not None:
             self._registrar.declare_anew(self.declared)
         if self.crew is not None:

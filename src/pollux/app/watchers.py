@@ -30,7 +30,7 @@ from pollux.app.process import OWNS_PROCESS
 from pollux.app.reload import BY_FILE, BY_SIGNAL, FILE_NOTE, STEADY_LOOKS_MAX, STEADY_S, digest_in, signature
 from pollux.config.settings import LiveSetting, read_live
 from pollux.errors import PolluxError, StoreError
-from pollux.events import FileDiffers, SettingsHeard, StoreSealed
+from pollux.events import FileDiffers, SettingsChanged, StoreSealed
 from pollux.model import SETTING, TURN, Note, NotePut, drain_key
 from pollux.runtime.loop import Loop, Rest
 from pollux.runtime.node import NodeRuntime
@@ -77,7 +77,7 @@ class SettingsWatcher(Loop):
         self.app.retune()
 
     async def begin(self, crew: NodeRuntime) -> None:
-        self.crew, crew.on_steered = crew, self.ring
+        self.crew, crew.on_settings_changed = crew, self.ring
         reloader = self.app.reloader
         if reloader is not None and reloader.config.path:
             if reloader.config.reload and OWNS_PROCESS.get():
@@ -133,8 +133,10 @@ class SettingsWatcher(Loop):
         crew = self.crew
         if crew is None or crew.leader.term is not None:
             return crew is not None
-        heard_at = None if crew.dispatcher.is_drained else crew.dispatcher.heard_at
-        return heard_at is not None and self.clock.mono_ms() - heard_at <= crew.options.long_poll_ms + self.beat_ms
+        answered_at = None if crew.dispatcher.is_drained else crew.dispatcher.answered_at
+        return (
+            answered_at is not None and self.clock.mono_ms() - answered_at <= crew.options.long_poll_ms + self.beat_ms
+        )
 
     # doing
 
@@ -153,7 +155,7 @@ class SettingsWatcher(Loop):
             words = [f"{path} = {said.value} (by {said.by})" for path, said in live.items() if before.get(path) != said]
             words += [f"{path} is unset" for path in before if path not in live]
             self.app.retune()
-            self.events.emit(SettingsHeard(tuple(words)))
+            self.events.emit(SettingsChanged(tuple(words)))
 
     async def _read_again(self) -> None:
         by, reloader = self._wants_reload, self.app.reloader
@@ -194,7 +196,7 @@ class SettingsWatcher(Loop):
         if self._sealed and self._sealed != before:  # a move begins, and is over
             self.events.emit(StoreSealed(self._sealed))
         if self._sealed and self.crew is not None and self.crew.leader.term is not None:
-            await self.crew.leader.step_aside(self._sealed)
+            await self.crew.leader.yield_term(self._sealed)
 
     async def _give_turns(self, notes: list[Note]) -> None:
         """Somebody elsewhere asked for a turn: have it, and tell what came of it."""

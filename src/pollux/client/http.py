@@ -166,8 +166,8 @@ class HttpConnection:
 
     async def _may_wait(self, status: int, headers: Any, problem: ProblemAnswer) -> bool:
         """Wait for Retry-After, and print that the first time; false if the total would be too long."""
-        said = headers.get("Retry-After", "")
-        seconds = float(said) if said.isascii() and said.isdigit() else 1.0
+        wait = headers.get("Retry-After", "")
+        seconds = float(wait) if wait.isascii() and wait.isdigit() else 1.0
         if self._waited + max(seconds, 0.1) > WAIT_S_MAX[status]:
             return False
         if not self._waited and self._tell is not None:

@@ -29,7 +29,7 @@ class Remote:
 
     def __init__(self, address: NodeAddress, token: str = "", *, tell: Callable[[str], None] | None = None) -> None:
         self.address = address
-        from pollux.client.http import HttpConnection  # here: a server knows the verbs, and calls nobody
+        from pollux.client.http import HttpConnection  # here: a server reads the verbs, and calls no node
 
         self._line = HttpConnection(address, token, tell)
         self.operations = remote_operations(self._line)

@@ -46,13 +46,13 @@ _INSIDE = frozenset({"self", "connection", "unknown"})  # arguments that cannot 
 
 
 class Hello(Struct, frozen=True):
-    """Who answers: which Pollux, on which store."""
+    """Identity of a node: its Pollux, its store, and the caller as it knows them."""
 
     version: str
     store: str  # its URL, without a password
     file: str  # of a store that is a file: which one, as `device:inode`
-    sealed: str  # why nobody works on it, if it was moved elsewhere
-    name: str  # as whom the caller is known
+    sealed: str  # why it is not in use, if it was moved elsewhere
+    name: str  # the name of the caller's token
     role: str
     now_ms: int = 0  # by the clock of the store; 0: it did not say it in time
 
@@ -71,34 +71,34 @@ class RpcVerb(NamedTuple):
     group: str  # of `OperationsContract`
     name: str
     names: tuple[str, ...]  # of its arguments, in order
-    refs: frozenset[str]  # those that mean a job, by whatever names one
+    refs: frozenset[str]  # those that mean a job, by its id, a Job or a function
     arguments: type[Struct]
     answer: Any  # of one that answers page by page: a page
     is_paged: bool
 
     def packed(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> bytes:
-        """What the caller said, as a body."""
+        """The arguments of a call, as a body."""
         if len(given) > len(self.names):
             raise TypeError(f"{self.name} takes {len(self.names)} arguments")
-        said = dict(zip(self.names, given, strict=False)) | dict(named)
-        if unknown := said.keys() - set(self.names):
+        args = dict(zip(self.names, given, strict=False)) | dict(named)
+        if unknown := args.keys() - set(self.names):
             raise TypeError(f"{self.name} takes no argument {', '.join(sorted(unknown))} from afar")
-        for name, value in said.items():
+        for name, value in args.items():
             if isinstance(value, Mapping):
-                read_at(name, check_payload, value)  # in the words that are used here, where the value was written
+                read_at(name, check_payload, value)  # the error names the argument as it was written
             elif name in self.refs and value is not None:
-                said[name] = value.id if isinstance(value, Job) else getattr(value, "pollux_job_id", value)
-        return msgspec.json.encode(said)
+                args[name] = value.id if isinstance(value, Job) else getattr(value, "pollux_job_id", value)
+        return msgspec.json.encode(args)
 
     def unpacked(self, body: bytes) -> dict[str, Any]:
-        """What a body says, of the right types; only what was said, so that defaults are those of the one who acts."""
+        """The arguments that a body has, of their types; the others get the defaults of the server."""
         try:
-            said = msgspec.json.decode(body or b"{}", type=self.arguments)
+            args = msgspec.json.decode(body or b"{}", type=self.arguments)
         except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidInput(
                 f"{self.name} cannot be asked so: {error}", cure="ask with a `pollux` command"
             ) from error
-        values = {name: getattr(said, name) for name in self.names}
+        values = {name: getattr(args, name) for name in self.names}
         return {name: value for name, value in values.items() if value is not msgspec.UNSET}
 
     def read(self, body: bytes) -> Any:
@@ -123,7 +123,7 @@ def verb_of(name: str) -> RpcVerb:
 
 
 def _carried(hint: Any) -> Any:
-    """The type in which an argument travels: moments as text, whatever names a job as its id."""
+    """The type in which an argument travels: moments as text, a job as its id."""
     if hint is object:
         return str | None
     origin, inner = get_origin(hint), get_args(hint)
@@ -139,7 +139,7 @@ def _carried(hint: Any) -> Any:
 
 
 def packed_answer(answer: Any, *, is_masked: bool) -> bytes:
-    """What is called a password in somebody's own data is masked for those who only look."""
+    """Values of the user's data under keys named like a password are masked for viewers."""
     return msgspec.json.encode(_masked(answer) if is_masked else answer)
 
 
@@ -171,11 +171,11 @@ class ErrorRecord(Struct, frozen=True, omit_defaults=True):
     problems: tuple[ErrorRecord, ...] = ()
 
 
-def told(error: PolluxError) -> ErrorRecord:
+def record_of(error: PolluxError) -> ErrorRecord:
     kind = next(each.__name__ for each in type(error).__mro__ if getattr(errors, each.__name__, None) is each)
     match error:
         case InvalidConfig():
-            return ErrorRecord(kind, "", problems=tuple(told(problem) for problem in error.problems))
+            return ErrorRecord(kind, "", problems=tuple(record_of(problem) for problem in error.problems))
         case InvalidInput():
             return ErrorRecord(kind, hide(error.what), where=error.where, cure=error.cure)
         case NotFound():

@@ -21,7 +21,7 @@ from pollux.units import format_ms
 # Every key of a job in a file; the keyword of `@app.job` and `app.add` has the same name unless it is a schedule.
 JOB = {
     "id": "its name for good: 1 to 200 letters, digits and `. _ : / -`; in code the function's name if left out",
-    "python": "`module:function`, the handler; modules beside the file are found",
+    "python": "`module:function`, the handler; modules next to the file are found",
     "http": '`"https://..."` or `{url: ..., ...}`: polls a URL, see [http](http.md); in code `app.add("http", ...)`',
     "exec": '`["df", "-h"]` or `{argv: [...], ...}`: runs a command, see [exec](isolation.md); `app.add("exec", ...)`',
     "interval": 'every so long: `30s`, `1m30s`, `2h`; in code `every("30s")`',
@@ -47,7 +47,7 @@ JOB = {
     "tags": "words to choose jobs by: `pollux jobs --tag`",
     "source_id": "its id in the system it was imported from",
 }
-# Every option besides jobs, by its path in the file.
+# Every option but jobs, by its path in the file.
 SETTINGS = {
     "store": "where everything is kept",
     "name": "the file's name as a source of jobs; else its file name",
@@ -67,7 +67,7 @@ SETTINGS = {
     "leader.renew": "how often it renews; a third of `leader.ttl`",
     "leader.key": "the name of the leadership: a node that names another one is refused, see "
     "[many machines](many-machines.md)",
-    "redis.prefix": "what all keys on a [Redis](stores/redis.md) begin with; as `?prefix=` of the store's URL says",
+    "redis.prefix": "prefix of all keys on a [Redis](stores/redis.md), as `?prefix=` of the store's URL",
     "durability": "`required`: a store that leaves it open when what it has answered comes to a disk is refused: "
     "memory, [Redis](stores/redis.md#the-server) without an append-only file or with `appendfsync no` (with `everysec` "
     "a power cut may still cost a second), [PostgreSQL](stores/postgres.md) that awaits no disk",
@@ -84,13 +84,13 @@ SETTINGS = {
     "server.enabled": "`false`: no HTTP API, and no socket for commands on this machine either",
     "server.host": "where the HTTP API listens; `localhost` is 127.0.0.1 and ::1, see [security](security-api.md)",
     "server.port": "and on which port; a `worker` has the API only if this is named",
-    "server.hosts": "names by which it may be called, besides `localhost`, its address and `server.host`; none",
+    "server.hosts": "names by which it may be called, as well as `localhost`, its address and `server.host`; none",
     "server.tls": "`{cert: server.pem, key: server.key}`: what it needs to listen beyond this machine; none",
     "server.behind_proxy": "`true`: a proxy in front encrypts, so it may listen beyond this machine without",
     "server.proxies": "with `behind_proxy`: networks of the proxies whose `X-Forwarded-...` headers are believed",
-    "server.token": "an admin's token besides those in the store, as `${file:...}` or `${env:...}`; none",
-    "server.token_file": "where the first token is written at the first start; beside the store",
-    "server.socket": "the unix socket for commands on this machine, or `false`; beside the store",
+    "server.token": "an admin's token in addition to those in the store, as `${file:...}` or `${env:...}`; none",
+    "server.token_file": "where the first token is written at the first start; next to the store",
+    "server.socket": "the unix socket for commands on this machine, or `false`; next to the store",
     "server.rate": "requests a second that one token may send, twice as many at once; `0`: any number",
     "server.connections": "connections at the same time",
     "server.requests": "requests at work at the same time",
@@ -99,7 +99,7 @@ SETTINGS = {
     "traces.endpoint": "of an OpenTelemetry collector (OTLP over HTTP), like `http://collector:4318`: see "
     "[traces](traces.md); runs have no traces",
     "traces.sample": "the share of runs that have a trace, 0 to 1; the same on all nodes",
-    "traces.namespace": "tells deployments with jobs of the same ids apart; the same on all nodes; none",
+    "traces.namespace": "distinguishes deployments with jobs of the same ids; the same on all nodes; none",
     "heartbeat.url": "called by the leader while health is good: see [deploy](deploy.md#heartbeat); no URL is called",
     "heartbeat.every": "and how often",
     "metrics.prefix": "what names of [metrics](metrics.md) begin with; `crawler` or `pulse` keep old dashboards",
@@ -109,7 +109,7 @@ SETTINGS = {
     "health.staleness": "a last success no older than this is fresh, however short the interval",
     "health.intervals": "and so many planned intervals; a job that never succeeded is stale once it failed that often",
     "health.wait": "how long a due job or a ready run may wait",
-    "health.loop_lag": "how long the event loop may be held",
+    "health.loop_lag": "how long the event loop may be blocked",
     "log.format": "`text` for people or `json` for machines: see [logs](logs.md)",
 }
 
@@ -231,7 +231,7 @@ def example_config() -> str:
 
 def _head() -> Iterator[str]:
     yield "# A config of Pollux: `pollux check FILE` looks for mistakes, `pollux serve -c FILE` starts it."
-    yield "# Every option is here.  Take the # of a line like #name: away to set it; what has none holds anyway."
+    yield "# Every option is here.  Remove the # of a line like #name: to set it; lines without # show the defaults."
 
 
 def _settings() -> Iterator[str]:
@@ -264,7 +264,7 @@ def _written(value: Any) -> str:
 
 def _shared() -> Iterator[str]:
     yield ""
-    yield "# what jobs have in common unless they say otherwise: any option of a job"
+    yield "# defaults of all jobs: any option of a job"
     yield "#defaults: {timeout: 30s, retry: 3}"
     yield ""
     yield "# what the jobs of a group have in common"

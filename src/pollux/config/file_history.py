@@ -37,7 +37,7 @@ class SavedText(Struct, frozen=True):
     def read(self) -> bytes:
         raw = Path(self.path).read_bytes()
         if digest_of(raw) != self.digest:
-            raise Conflict(f"{self.path} is not what was kept; take it away, or choose another version")
+            raise Conflict(f"{self.path} is not what was saved; remove it, or choose another version")
         return raw
 
 
@@ -98,7 +98,7 @@ class FileHistory:
         if not os.access(self.config.parent, os.W_OK) or self._is_read_only():
             raise InvalidInput(
                 f"{self.config} cannot be written by this user",
-                cure="do it as its owner, or copy the text by hand: `pollux reload --versions` says where it is",
+                cure="do it as its owner, or copy the text by hand: `pollux reload --versions` shows where it is",
             )
 
     def _is_read_only(self) -> bool:
@@ -107,7 +107,7 @@ class FileHistory:
             return False
         return not self.config.stat().st_mode & 0o222 or not os.access(self.config, os.W_OK)
 
-    def set_aside(self, raw: bytes) -> str:
+    def keep_replaced(self, raw: bytes) -> str:
         """Keep a text that is about to be replaced and was never applied; return where (empty: it was applied)."""
         if any(each.digest == digest_of(raw) for each in self.all()):
             return ""

@@ -1,4 +1,4 @@
-"""Jobs of the config file: YAML nodes to jobs, by the same rules as every other job (`declare.job_of`).
+"""Jobs of the config file: YAML nodes to jobs, by the same rules as every other job (`job_builder.job_of`).
 
 What a job leaves out comes from its group's `defaults:`, then from the file's; `params` are merged, everything else is
 taken from the nearest.  Every problem is reported once, with its place.
@@ -137,7 +137,7 @@ class FileJobs:
     def _built_in_params(self, handler: str, entries: Entries, label: str) -> dict[str, Any]:
         """Return the params of a built-in handler; those of `defaults:` are for the user's own handlers."""
         if "params" in entries:
-            what, cure = f"{label}: params beside {handler}", f"write them under {handler}: {{...}}"
+            what, cure = f"{label}: params next to {handler}", f"write them under {handler}: {{...}}"
             self.problems.add(entries["params"].place, what, cure=cure)
         node = entries[handler]
         if node.value is BROKEN:
@@ -153,13 +153,13 @@ class FileJobs:
     def _schedule(self, entries: Entries, tz: str | None, label: str) -> Schedule | None:
         kinds = [key for key in SCHEDULE_KEYS if key in entries]
         if len(kinds) > 1:
-            what = f"{label}: {' and '.join(kinds)} cannot both say when"
+            what = f"{label}: {' and '.join(kinds)} cannot both be the schedule"
             self.problems.add(entries[kinds[1]].place, what, cure="keep one of them")
             return None
         for modifier, owner in MODIFIERS.items():
             if modifier in entries and owner not in kinds:
                 what = f"{label}: {modifier} means nothing without {owner}"
-                self.problems.add(entries[modifier].place, what, cure=f"take it away, or give the job {owner}")
+                self.problems.add(entries[modifier].place, what, cure=f"remove it, or give the job {owner}")
         if not kinds or entries[kinds[0]].value is BROKEN:
             return None
         try:
@@ -175,7 +175,7 @@ class FileJobs:
             if key not in _OPTIONS or node.value is BROKEN:
                 continue
             if node.value is None:
-                self.problems.add(node.place, f"{label}: {key} has no value", cure="give it one, or take it away")
+                self.problems.add(node.place, f"{label}: {key} has no value", cure="give it one, or remove it")
             elif key in _TEXTS and text_of(node) is None:
                 self.problems.add(node.place, f"{label}: {key} is no text", cure=f"write it like {key}: something")
             else:
@@ -263,11 +263,13 @@ def check_keys(
 def _place_of(key: str, entries: Entries) -> str:
     """Return where a key belongs that no job has, if the rest of it shows that."""
     if key == "schedule":
-        said = text_of(entries[key]) or ""
-        if said.startswith("@") or len(said.split()) in (5, 6):
-            return f'write it as cron: "{shortened(said)}"'
+        text = text_of(entries[key]) or ""
+        if text.startswith("@") or len(text.split()) in (5, 6):
+            return f'write it as cron: "{shortened(text)}"'
         return (
-            f"write it as interval: {said}" if _is_duration(said) else f"say when by one of {', '.join(SCHEDULE_KEYS)}"
+            f"write it as interval: {text}"
+            if _is_duration(text)
+            else f"give a schedule by one of {', '.join(SCHEDULE_KEYS)}"
         )
     if "http" in entries:
         from pollux.handlers.http.options import OPTION_NAMES
@@ -322,7 +324,7 @@ def _option_of(key: str, node: YamlNode) -> Any:
 def _schedule_of(kind: str, entries: Entries, tz: str | None) -> Schedule:
     node = entries[kind]
     if node.value is None:
-        raise InvalidInput("there is no value", cure="give it one, or take it away")
+        raise InvalidInput("there is no value", cure="give it one, or remove it")
     match kind:
         case "interval":
             start = _read("start", entries, _moment_text)
@@ -333,7 +335,7 @@ def _schedule_of(kind: str, entries: Entries, tz: str | None) -> Schedule:
         case "at":
             return builders.once(_required_text(node))
         case _ if node.value is not True:
-            what, cure = f"{shown(node)} is not true", f"write {kind}: true, or take it away"
+            what, cure = f"{shown(node)} is not true", f"write {kind}: true, or remove it"
             raise InvalidInput(what, cure=cure)
         case "once":
             return builders.once()

@@ -28,7 +28,7 @@ def config_warnings(config: Config, environ: Mapping[str, str]) -> list[InvalidI
         where = config.origins["store"]
         cure = "write ${env:NAME} in its place"
         if where.startswith(ENVIRONMENT):
-            cure = "any user who can see the environment of the process sees it: write ${file:/path} in its place"
+            cure = "any user who can see the environment of the process can read it: write ${file:/path} in its place"
         found.append(InvalidInput("store: a password is written out", where=where, cure=cure))
     return [*found, *warnings_of_jobs(config, environ)][:WARNINGS_MAX]
 
@@ -76,7 +76,7 @@ def _has_password(text: str) -> bool:
 
 # The beginning of a name, and what it does not do.
 NOT_YET = {
-    "SCHEDULER_CB_": "there are no circuit breakers yet; a failing target is tried as the jobs' `retry` says",
+    "SCHEDULER_CB_": "there are no circuit breakers yet; a failing target is tried by the jobs' `retry`",
     "ADAPTIVE_POLLING_": "there are no adaptive intervals yet; every job keeps the interval that it names",
 }
 # What Kubernetes sets for every container of a Service: one called pollux becomes POLLUX_PORT, with this as a value.

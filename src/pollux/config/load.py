@@ -101,15 +101,15 @@ def store_of_invalid(
         ignored_variables, wanted if is_named else _NAMING
     ):
         return None
-    heard = {name: value for name, value in environ.items() if name not in ignored_variables}
+    valid = {name: value for name, value in environ.items() if name not in ignored_variables}
     try:
         found = load_config(
-            path, environ=heard, arguments=arguments, raw=None if path is None else msgspec.json.encode(parts)
+            path, environ=valid, arguments=arguments, raw=None if path is None else msgspec.json.encode(parts)
         )
     except InvalidConfig:
         return None
-    is_told = guesses or path is None or root is not None or found.is_given("store")
-    return msgspec.structs.replace(found, ignored_variables=ignored_variables) if is_told else None
+    is_known = guesses or path is None or root is not None or found.is_given("store")
+    return msgspec.structs.replace(found, ignored_variables=ignored_variables) if is_known else None
 
 
 def variables_in(wrong: InvalidConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -123,15 +123,15 @@ def _names_any(variables: Sequence[str], options: AbstractSet[str]) -> bool:
     return any(name in BY_PATH[path].variables for path in options for name in variables)
 
 
-_PLACE = {"name", "scheduler_version", "redis.prefix", "server.socket"}  # besides the store: the identity there
+_PLACE = {"name", "scheduler_version", "redis.prefix", "server.socket"}  # with the store: the identity there
 _NAMING = _PLACE | {"store", "app"}
 
 
-def file_source(said: str) -> str:
+def file_source(value: str) -> str:
     """Return the source of a file's jobs: `pollux.yaml`, `/etc/pollux.yaml` and `file:pollux.yaml` mean the same."""
-    name = Path(said.removeprefix("file:")).name
-    if not name or said == API_SOURCE or said.startswith("code:"):
-        raise InvalidInput(f"{said[:60]!r} is no file", where="source", cure="name the file, like pollux.yaml")
+    name = Path(value.removeprefix("file:")).name
+    if not name or value == API_SOURCE or value.startswith("code:"):
+        raise InvalidInput(f"{value[:60]!r} is no file", where="source", cure="name the file, like pollux.yaml")
     return f"file:{name}"
 
 
@@ -203,7 +203,7 @@ def _from_node(option: Option, node: YamlNode, problems: Problems) -> Iterator[O
         return
     if node.value is None or (type(node.value) in {dict, list} and not option.takes_list):
         what = f"{option.path} has no value" if node.value is None else f"{option.path}: {shown(node)} is no value"
-        problems.add(node.place, what, cure="give it one, or take it away")
+        problems.add(node.place, what, cure="give it one, or remove it")
         return
     value = text_of(node) if option.path in {"store", "app"} else node.plain()
     yield OptionSource(option, value, problems.where(node.place), f"{problems.name}:{node.line}", node.place)
@@ -214,7 +214,7 @@ def _from_environment(environ: Mapping[str, str], problems: Problems) -> Iterato
     nested = tuple(f"POLLUX_{section.upper()}__" for section in SECTIONS)
     for name in environ:
         if name.startswith(nested) and name not in known:
-            cure = did_you_mean(name, known).strip("; ") or "take it away"
+            cure = did_you_mean(name, known).strip("; ") or "remove it"
             problems.keep(InvalidInput("unknown variable", where=name, cure=cure))
     for option in OPTIONS:
         given = [name for name in option.variables if environ.get(name) and not is_service_link(name, environ[name])]

@@ -132,9 +132,9 @@ class Config(Struct, frozen=True, kw_only=True):
     server_tls: str = ""  # certificate, key
     server_behind_proxy: bool = False
     server_proxies: str = "127.0.0.0/8, ::1/128"  # networks, with commas between them
-    server_token: str = ""  # valid besides those in the store
-    server_token_file: str = ""  # "": beside the store
-    server_socket: str = ""  # "": beside the store; OFF: none
+    server_token: str = ""  # valid as well as those in the store
+    server_token_file: str = ""  # "": next to the store
+    server_socket: str = ""  # "": next to the store; OFF: none
     server_rate: float = 50.0  # requests a second of one token; 0: any number
     server_connections: int = 1_000
     server_requests: int = 256  # at work at the same time

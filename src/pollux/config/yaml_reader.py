@@ -87,7 +87,7 @@ class Problems:
         found = [problem for _, problem in sorted(self._found, key=lambda entry: entry[0])]
         if self.count > PROBLEMS_MAX:
             found.append(
-                InvalidInput(f"and {self.count - PROBLEMS_MAX} more", where=self.name, cure="mend these first")
+                InvalidInput(f"and {self.count - PROBLEMS_MAX} more", where=self.name, cure="correct these first")
             )
         return found
 
@@ -205,10 +205,10 @@ class _TreeBuilder:
 
     def _check_decoration(self, event: Any) -> None:
         if event.anchor is not None:
-            cure = "take it away; values that jobs share go into a defaults: block"
+            cure = "remove it; values that jobs share go into a defaults: block"
             self.problems.add(_start(event), f"anchors (&{event.anchor}) are not used here", cure=cure)
         if event.tag is not None and not (event.tag == "!" and type(event) is yaml.ScalarEvent):
-            cure = "take it away; put text in quotes"
+            cure = "remove it; put text in quotes"
             self.problems.add(_start(event), f"tags ({event.tag}) are not used here", cure=cure)
 
     def _takes_key(self) -> bool:

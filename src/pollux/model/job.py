@@ -49,7 +49,6 @@ Schedule = Interval | Cron | Once | OnEvent
 
 TIMEOUT_MS = 3_600_000
 API_SOURCE = "api"  # source of jobs that no file and no code declares
-RETRY_LIMIT = 100
 ERROR_CHARS_MAX = 8_000
 _Part = TypeVar("_Part", bound=Struct)
 
@@ -102,7 +101,7 @@ class Memory(Struct, frozen=True, omit_defaults=True, gc=False):
     last_error: str = ""
     duration_ms: int = 0  # of the last end
     fingerprint: str = ""  # of the last result, to detect changes
-    dead: int = 0  # dead letters of this job as far as the leader knows
+    dead: int = 0  # dead letters of this job that the leader has read of
     recent: str = ""  # the latest ends, a character each, oldest first; decoded by `outcome.freshness`
     skips: dict[str, int] = field(default_factory=dict)  # reason -> due times not fired
     learnt: tuple[tuple[int, int], ...] = ()  # included feed entries that may still be in the feed: see `Ended.mark`

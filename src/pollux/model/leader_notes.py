@@ -2,7 +2,7 @@
 
 *Clock.*  One note a version holds the highest time its leaders planned with, and the corrections after a jump back.
 
-A plan carries `aside:clock:<version>` if the note would grow by `NOTED_MS` or more, so no leader plans with a time
+A plan carries `leader:clock:<version>` if the note would grow by `NOTED_MS` or more, so no leader plans with a time
 further beyond it.  A leader that finds the store's clock behind the note detects that the clock was ahead earlier.
 
 *Counts.*  The notes `ends:<version>:<hour>` count the runs that ended by minute.  They are complete, unlike history,
@@ -18,10 +18,10 @@ import msgspec
 from msgspec import Struct
 
 from pollux.model.note import Note, NotePut
-from pollux.model.unreadable import ASIDE
+from pollux.model.unreadable import LEADER_NOTES
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, WEEK_MS, format_moment, format_ms
 
-CLOCK = f"{ASIDE}clock:"  # below `ASIDE`, so that one read gets it with the notes of unreadable records
+CLOCK = f"{LEADER_NOTES}clock:"  # below `LEADER_NOTES`, so that one read gets it with the notes of unreadable records
 CAME_BACK_MS = 5_000  # a time further ahead was written before the clock came back; synchronized servers differ by less
 NOTED_MS = 5_000  # plans use times less far beyond the note
 REPORTED_MS = DAY_MS  # for this long a corrected jump back is reported

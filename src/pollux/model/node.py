@@ -42,14 +42,14 @@ class Declares(Struct, frozen=True, omit_defaults=True):
     mark: str = ""
 
 
-LOOP_CURE = "a handler computes or blocks on it: make it a plain def, or say isolate: process; or the CPU is full"
+LOOP_CURE = "a handler computes or blocks on it: make it a plain def, or set isolate: process; or the CPU is full"
 
 
 class NodeLoad(Struct, frozen=True, omit_defaults=True):
     """What slows a node down, as reported by itself: a blocked event loop, stuck handlers, all seats taken."""
 
-    held_ms: int = 0  # the longest block of the event loop in the last minute, if it was long
-    held_by: str = ""  # the handler and the line, if known: "handler fetch, shop.py:31 in parse"
+    blocked_ms: int = 0  # the longest block of the event loop in the last minute, if it was long
+    blocked_by: str = ""  # the handler and the line, if known: "handler fetch, shop.py:31 in parse"
     stuck: int = 0  # handlers that did not stop at their timeout and occupy a seat each
     stuck_at: tuple[str, ...] = ()  # the first of them, with their lines
     seated: tuple[str, ...] = ()  # handlers with most seats, if all are taken: "fetch (8)"
@@ -109,12 +109,14 @@ def unserved(version: int, nodes: Iterable[Node]) -> tuple[str, str] | None:
     return f"no node serves version {version}", cure + move_words(version, served[-1])
 
 
-def held_up(nodes: Iterable[Node], version: int) -> str:
+def blocked_leader(nodes: Iterable[Node], version: int) -> str:
     """The report of a blocked event loop of the leader in the last minute, by handler and line; empty if none."""
     for node in nodes:
-        if node.leads and node.serves(version) and node.load.held_ms:
-            by = f" by {node.load.held_by}" if node.load.held_by else ""
-            return f"the event loop of the leader, node {node.id}, was held for {format_ms(node.load.held_ms)}{by}"
+        if node.leads and node.serves(version) and node.load.blocked_ms:
+            by = f" by {node.load.blocked_by}" if node.load.blocked_by else ""
+            return (
+                f"the event loop of the leader, node {node.id}, was blocked for {format_ms(node.load.blocked_ms)}{by}"
+            )
     return ""
 
 
@@ -201,7 +203,7 @@ def leadership(nodes: Sequence[Node], *, now_ms: int, version: int = SCHEDULER_V
     if silent_ms > BEAT_LATE_MS:
         alone = f"no other node can lead: start {serve_words(version)}"
         after = f"{others[0].id} takes over once its term ends" if others else alone
-        seen = f"{leader.id} leads, not heard of for {format_ms(silent_ms - silent_ms % SECOND_MS)}"
+        seen = f"{leader.id} leads, no heartbeat for {format_ms(silent_ms - silent_ms % SECOND_MS)}"
         return Leadership(seen, f"look at that machine; {after}")
     many = f"{len(others)} on standby" if others else "no standby: no other node could take over"
     return Leadership(f"{leader.id} leads, term {leader.leads}; {many}")
@@ -258,7 +260,7 @@ def with_start(cure: str, starts: Sequence[StartCommand], *, version: int, sourc
 
 
 SETTLED_MS = 60_000  # a node may differ for this long after a new text, and after its own start
-AT_ODDS_CURE = (
+DECLARATION_CURE = (
     "if they are two files or programs, give one of them a name of its own (`name: shop` in the file, "
     "Pollux(name=...)); if they are one, let every node have the latest text (pollux reload, or a restart), or give it "
     "a higher release"
@@ -285,7 +287,7 @@ class DeclarationConflict(Struct, frozen=True):
         return f"{self.source}: node {self.node} declares other jobs than node {self.holder}, which has the latest text"
 
 
-def may_be_at_odds(nodes: Iterable[Node]) -> bool:
+def may_conflict(nodes: Iterable[Node]) -> bool:
     """Whether the latest texts must be read for a comparison: always for files, which no node may have read lately."""
     marks: dict[str, str] = {}
     declared = [each for node in nodes for each in node.declares]
@@ -324,7 +326,7 @@ def _is_file(source: str) -> bool:
 
 PROGRAMS_MAX = 50  # programs on one store that are compared
 NAMES_MAX = 5
-RIVALS_CURE = (
+HANDLER_CURE = (
     "a run of them goes to either node: give the handlers of one program other names (another module, "
     "@app.handler(name=...)), or give it a store or a scheduler_version of its own; if both are to run the same code, "
     "let them have the same files"

@@ -110,11 +110,13 @@ class AuditLine(Struct, frozen=True, omit_defaults=True):
     action: str
     subject: str
     detail: str = ""
+    count: int = 0  # of jobs, runs or notes that were changed with it; 0: it went with none, or with one of its own
     seq: int = 0
     chain: str = ""  # hash of the predecessor's chain and this line
 
 
 def chained(line: AuditLine, *, before: str) -> str:
     """The chain value of a line that follows one whose chain value is `before`."""
-    parts = (before, str(line.seq), str(line.at_ms), line.actor, line.action, line.subject, line.detail)
+    numbers = str(line.seq), str(line.at_ms), str(line.count)
+    parts = (before, *numbers, line.actor, line.action, line.subject, line.detail)
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()

@@ -1,8 +1,8 @@
 """Notes about records that the leader cannot decode or plan: jobs, schedules and feed entries of a version.
 
-`aside:jobs:<version>` exists while there are jobs that cannot be decoded, `aside:schedules:<version>` while there are
+`leader:jobs:<version>` exists while there are jobs that cannot be decoded, `leader:schedules:<version>` while there are
 jobs whose schedule cannot be used; a new leader that finds one checks these jobs first.
-`aside:feed:<version>` keeps the raw text of the latest such entries for a week; the leader has reread what they were
+`leader:feed:<version>` keeps the raw text of the latest such entries for a week; the leader has reread what they were
 about.
 """
 
@@ -15,10 +15,10 @@ from msgspec import Struct, json
 
 from pollux.model.note import Note
 
-ASIDE = "aside:"
+LEADER_NOTES = "leader:"  # of what the leader cannot read, and of its clock
 JOBS, SCHEDULES, FEED = "jobs", "schedules", "feed"
 SCHEDULES_CURE = (
-    "put a schedule that works; if the leader's machine does not know the time zone, bring its tzdata up to date: "
+    "put a schedule that works; if the leader's machine does not have the time zone, update its tzdata: "
     "the schedule is tried again every minute, and by each new leader"
 )
 NAMED_MAX = 100  # jobs that the note names; if there are more, the leader reads all jobs
@@ -49,8 +49,8 @@ class UnreadableNote(Struct, frozen=True):
         return "".join(first) + (f" (and {self.count - 1} more)" if self.count > 1 else "")
 
 
-def aside_key(kind: str, version: int) -> str:
-    return f"{ASIDE}{kind}:{version}"
+def unreadable_note_key(kind: str, version: int) -> str:
+    return f"{LEADER_NOTES}{kind}:{version}"
 
 
 def jobs_value(jobs: dict[str, str]) -> dict[str, Any] | None:
@@ -81,25 +81,25 @@ def feed_value(before: UnreadableNote | None, entries: Iterable[tuple[int, str, 
     }
 
 
-def set_aside(note: Note) -> UnreadableNote | None:
+def unreadable_note(note: Note) -> UnreadableNote | None:
     """The decoded note; None for any other note, or if it cannot be decoded."""
-    kind, _, number = note.key.removeprefix(ASIDE).partition(":")
+    kind, _, number = note.key.removeprefix(LEADER_NOTES).partition(":")
     value = note.value
-    if not note.key.startswith(ASIDE) or kind not in {JOBS, SCHEDULES, FEED} or not number.isdecimal():
+    if not note.key.startswith(LEADER_NOTES) or kind not in {JOBS, SCHEDULES, FEED} or not number.isdecimal():
         return None
     if not isinstance(value, dict) or not isinstance(value.get("count"), int):
         return None
     return UnreadableNote(kind, int(number), value["count"], _texts(value.get("named")), _texts(value.get("texts")))
 
 
-def unusable_schedules(asides: Iterable[UnreadableNote]) -> str:
+def unusable_schedules(notes: Iterable[UnreadableNote]) -> str:
     """The report of jobs with unusable schedules; empty if there are none."""
-    found = [each.words for each in asides if each.kind == SCHEDULES]
+    found = [each.words for each in notes if each.kind == SCHEDULES]
     return f"a schedule cannot be used, and nothing of it is fired: {'; '.join(found)}" if found else ""
 
 
-def all_aside(notes: Iterable[Note]) -> tuple[UnreadableNote, ...]:
-    found = [set_aside(note) for note in notes]
+def unreadable_notes(notes: Iterable[Note]) -> tuple[UnreadableNote, ...]:
+    found = [unreadable_note(note) for note in notes]
     return tuple([each for each in found if each is not None])
 
 

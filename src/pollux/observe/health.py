@@ -24,16 +24,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.model import (
-    AT_ODDS_CURE,
     BEAT_LATE_MS,
+    DECLARATION_CURE,
+    HANDLER_CURE,
     LOOP_CURE,
-    RIVALS_CURE,
     Node,
     NodeLoad,
     Run,
     Version,
+    blocked_leader,
     handler_conflicts,
-    held_up,
     leader_of,
     leadership,
     queue_words,
@@ -85,7 +85,7 @@ def _with_start(finding: HealthFinding, seen: Deployment | None) -> HealthFindin
     """Name in a cure that starts a node the command by which this app was started."""
     if seen is None or not seen.starts or not finding.cure:
         return finding
-    source = seen.forsaken[0][0] if seen.forsaken and finding.name == "sources" else ""
+    source = seen.orphaned[0][0] if seen.orphaned and finding.name == "sources" else ""
     return replace(finding, cure=with_start(finding.cure, seen.starts, version=seen.version, source=source))
 
 
@@ -93,7 +93,7 @@ def _findings(snapshot: Snapshot) -> Iterator[HealthFinding]:
     seen, node = snapshot.deployment, snapshot.node
     if seen is None:
         why = snapshot.trouble or "it gave no answer"
-        cure = "see that it runs and can be reached from here: pollux doctor; nodes go on by themselves once it answers"
+        cure = "check that it runs and can be reached: pollux doctor; nodes go on by themselves once it answers"
         yield HealthFinding("store", UNHEALTHY, f"the store does not answer: {why}", cure)
     elif seen.sealed:
         yield _store(seen)  # and nothing else: the work goes on in the other store
@@ -152,7 +152,7 @@ def _nodes(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     if late:
         names = _named([node.id for node in late])
         return HealthFinding(
-            "nodes", DEGRADED, f"not heard of for {format_ms(BEAT_LATE_MS)}: {names}", "look at that machine"
+            "nodes", DEGRADED, f"no heartbeat for {format_ms(BEAT_LATE_MS)}: {names}", "look at that machine"
         )
     return HealthFinding("nodes", HEALTHY, f"{_many(len(seen.nodes), 'node')} with {_many(seats, 'seat')}")
 
@@ -202,10 +202,10 @@ def _clock(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
 def _programs(seen: Deployment) -> Iterator[HealthFinding]:
     """Yield conflicts between nodes: of their handlers, and of the jobs that they declare."""
     if found := handler_conflicts(seen.nodes):
-        yield HealthFinding("code", DEGRADED, "; ".join(map(str, found[:NAMED_MAX])), RIVALS_CURE)
+        yield HealthFinding("code", DEGRADED, "; ".join(map(str, found[:NAMED_MAX])), HANDLER_CURE)
     if seen.declaration_conflicts:
         yield HealthFinding(
-            "texts", DEGRADED, "; ".join(map(str, seen.declaration_conflicts[:NAMED_MAX])), AT_ODDS_CURE
+            "texts", DEGRADED, "; ".join(map(str, seen.declaration_conflicts[:NAMED_MAX])), DECLARATION_CURE
         )
 
 
@@ -216,7 +216,7 @@ def _due(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     if late_ms > min(wait_ms, seen.late_after_ms):
         what = f"due but not fired: job {seen.overdue_job} for {_rough(late_ms)}"
         cure = "see that a node leads and keeps up: pollux nodes, and the CPU of the leader"
-        if held := held_up(seen.all_nodes, seen.version):
+        if held := blocked_leader(seen.all_nodes, seen.version):
             cure = f"{held}: {LOOP_CURE}"
         return HealthFinding("due", UNHEALTHY if late_ms > wait_ms else DEGRADED, what, cure)
     if late_ms > DUE_NOW_MS:
@@ -235,7 +235,7 @@ def _ready(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     if seen.drained:
         return HealthFinding("ready", DEGRADED, what, f"{seen.drained[0]}: {seen.drained[0].cure}")
     if sum(_free(node) for node in seen.nodes):
-        cure = "seats are free, and nobody claims: look at the log of the workers, restart one that hangs"
+        cure = "seats are free, and no node claims: look at the log of the workers, restart one that hangs"
         return HealthFinding("ready", UNHEALTHY, what, cure)
     if not seen.nodes:
         return HealthFinding("ready", UNHEALTHY, what, f"no node lives that could: {serve_words(seen.version)}")
@@ -246,7 +246,7 @@ def _ready(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
 def _queue(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     depth, most = seen.waiting, snapshot.limits.queue_depth
     if depth > most:
-        cure = "add seats or nodes if it stays so; what is too much is the option health.queue_depth"
+        cure = "add seats or nodes if it stays so; the limit is the option health.queue_depth"
         return HealthFinding("queue", DEGRADED, f"{_count(depth)} runs wait for a seat, more than {most}", cure)
     return HealthFinding("queue", HEALTHY, queue_words(seen.counts, depth))
 
@@ -254,7 +254,7 @@ def _queue(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
 def _freshness(snapshot: Snapshot, seen: Deployment) -> HealthFinding:
     stale = [job for job in seen.jobs if is_stale(job, snapshot)]
     if stale:
-        cure = "pollux why JOB tells what it waits for, pollux runs --job JOB how it failed"
+        cure = "pollux why JOB shows what it waits for, pollux runs --job JOB how it failed"
         names = _named([f"{job.id} ({_age(job, snapshot.now_ms)})" for job in stale])
         return HealthFinding("freshness", DEGRADED, f"no success for too long: {names}", cure)
     watched = sum(job.is_watched for job in seen.jobs)
@@ -279,10 +279,10 @@ def _sources(_: Snapshot, seen: Deployment) -> HealthFinding:
     """Judge sources of which no node lives: their jobs stay, for the nodes may come back."""
     if not seen.nodes:
         return HealthFinding("sources", HEALTHY, "no node lives: all jobs wait")
-    if not seen.forsaken:
+    if not seen.orphaned:
         return HealthFinding("sources", HEALTHY, "every source with jobs of its own has a living node")
-    parts = [f"{source} ({_many(len(ids), 'job')}: {_named(list(ids))})" for source, ids in seen.forsaken]
-    source = seen.forsaken[0][0]
+    parts = [f"{source} ({_many(len(ids), 'job')}: {_named(list(ids))})" for source, ids in seen.orphaned]
+    source = seen.orphaned[0][0]
     cure = f"start one, or if it was removed for good delete its jobs: pollux jobs delete --source {source}"
     return HealthFinding("sources", DEGRADED, f"no living node has {', '.join(parts)}", cure)
 
@@ -302,7 +302,7 @@ def _records(_: Snapshot, seen: Deployment) -> HealthFinding:
     """Judge records that the leader cannot read; feed entries among them were made up for."""
     jobs = [each.words for each in seen.unreadable if each.kind == JOBS]
     if jobs:
-        cure = "let a newer release lead; if none knows it put it anew or delete it: pollux store check"
+        cure = "let a newer release lead; if none can read it put it again or delete it: pollux store check"
         return HealthFinding(
             "records", DEGRADED, f"the leader cannot read {'; '.join(jobs)}: nothing of it is fired", cure
         )
@@ -313,7 +313,7 @@ def _records(_: Snapshot, seen: Deployment) -> HealthFinding:
 
 def _dead(_: Snapshot, seen: Deployment) -> HealthFinding:
     if seen.counts.dead:
-        cure = "pollux dead lists them; mend the cause, then revive or drop them"
+        cure = "pollux dead lists them; fix the cause, then revive or drop them"
         return HealthFinding("dead", DEGRADED, f"{_many(seen.counts.dead, 'dead letter')}", cure)
     return HealthFinding("dead", HEALTHY, "no dead letters")
 
@@ -358,7 +358,7 @@ def _loads(snapshot: Snapshot) -> list[tuple[str, NodeLoad]]:
     """Return owner and load: of this node as it is now, of the others as of their last heartbeat."""
     own, seen = snapshot.node, snapshot.deployment
     others = [node for node in (() if seen is None else seen.nodes) if own is None or node.id != own.id]
-    mine = [] if own is None else [("", replace(own.load, held_ms=max(own.load.held_ms, own.lag_ms)))]
+    mine = [] if own is None else [("", replace(own.load, blocked_ms=max(own.load.blocked_ms, own.lag_ms)))]
     return [*mine, *((f" of node {node.id}", node.load) for node in others)]
 
 
@@ -371,14 +371,15 @@ def of_nodes(nodes: Sequence[Node], *, lag_ms: int) -> Iterator[HealthFinding]:
 
 
 def _loop(loads: list[tuple[str, NodeLoad]], most: int, own_ms: int | None) -> HealthFinding:
-    """`own_ms`: the longest that the loop of this node was held."""
-    held = sorted([(load.held_ms, whose, load.held_by) for whose, load in loads], reverse=True)
-    if held[0][0] > most:
-        slow = [f"the event loop{whose} was held for {_rough(ms)}{_by(by)}" for ms, whose, by in held if ms > most]
-        return HealthFinding("loop", DEGRADED, "; ".join(slow[:NAMED_MAX]), LOOP_CURE)
+    """`own_ms`: the longest block of this node's loop."""
+    blocked = sorted([(load.blocked_ms, whose, load.blocked_by) for whose, load in loads], reverse=True)
+    if blocked[0][0] > most:
+        slow = [each for each in blocked if each[0] > most][:NAMED_MAX]
+        words = [f"the event loop{whose} was blocked for {_rough(ms)}{_by(by)}" for ms, whose, by in slow]
+        return HealthFinding("loop", DEGRADED, "; ".join(words), LOOP_CURE)
     if own_ms is None:
-        return HealthFinding("loop", HEALTHY, "no node tells of an event loop that was held for long")
-    return HealthFinding("loop", HEALTHY, f"the event loop was held for {own_ms} ms at most in the last minute")
+        return HealthFinding("loop", HEALTHY, "no event loop was blocked for long")
+    return HealthFinding("loop", HEALTHY, f"the event loop was blocked for {own_ms} ms at most in the last minute")
 
 
 def _handlers(loads: list[tuple[str, NodeLoad]], busy: int, seats: int) -> HealthFinding:
@@ -390,7 +391,7 @@ def _handlers(loads: list[tuple[str, NodeLoad]], busy: int, seats: int) -> Healt
             still = "still holds a seat" if load.stuck == 1 else "still hold a seat each"
             words.append(f"{_many(load.stuck, 'handler')}{whose} did not stop at the timeout, and {still}{names}")
         return HealthFinding(
-            "handlers", DEGRADED, "; ".join(words), "let it look at ctx.cancelled, or say isolate: process"
+            "handlers", DEGRADED, "; ".join(words), "let it check ctx.cancelled, or set isolate: process"
         )
     return HealthFinding("handlers", HEALTHY, f"{busy} of {_many(seats, 'seat')} busy{_by(_seated(loads))}")
 
@@ -411,15 +412,15 @@ def _seated(loads: list[tuple[str, NodeLoad]]) -> str:
     return ", ".join([f"{', '.join(load.seated)}{whose}" for whose, load in loads if load.seated][:NAMED_MAX])
 
 
-def _by(who: str) -> str:
-    return f" by {who}" if who else ""
+def _by(name: str) -> str:
+    return f" by {name}" if name else ""
 
 
 def _file(_: Snapshot, node: NodeSnapshot) -> HealthFinding:
     if node.refused:
-        cure = "mend it (it is read again by itself), or go back to what holds: pollux reload --rollback"
-        return HealthFinding("file", DEGRADED, f"{node.file} was changed and does not hold: {node.refused}", cure)
-    return HealthFinding("file", HEALTHY, f"{node.file} holds")
+        cure = "fix it (it is read again by itself), or go back to the text in force: pollux reload --rollback"
+        return HealthFinding("file", DEGRADED, f"{node.file} was changed and is refused: {node.refused}", cure)
+    return HealthFinding("file", HEALTHY, f"{node.file} is in force")
 
 
 # words
@@ -561,17 +562,17 @@ def _worker(node: Node, snapshot: Snapshot) -> dict[str, Any]:
         "version": node.version,
         "started_at": _moment(node.started_ms),
         "last_beat_at": _moment(node.beat_ms),
-        "runs": None if own is None else [_sitting(each) for each in own.sitting],
+        "runs": None if own is None else [_busy_seat(each) for each in own.busy_seats],
     }
 
 
-def _sitting(sitting: Any) -> dict[str, Any]:
+def _busy_seat(seat: Any) -> dict[str, Any]:
     return {
-        "seat": sitting.seat,
-        "run_id": sitting.run_id,
-        "job_id": sitting.job_id,
-        "started_at": _moment(sitting.started_ms),
-        "progress": sitting.progress,
+        "seat": seat.seat,
+        "run_id": seat.run_id,
+        "job_id": seat.job_id,
+        "started_at": _moment(seat.started_ms),
+        "progress": seat.progress,
     }
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from pollux import events as e
 from pollux.log_format import safe
-from pollux.model import AT_ODDS_CURE, LOOP_CURE, RIVALS_CURE
+from pollux.model import DECLARATION_CURE, HANDLER_CURE, LOOP_CURE
 from pollux.units import SECOND_MS, counted, format_moment, format_ms
 
 log = logging.getLogger("pollux")
@@ -39,18 +39,18 @@ def _log(level: int, event: e.Event, words: str, *args: Any, error: BaseExceptio
     log.log(level, words, *args, exc_info=error, extra={"event": event})
 
 
-def say_kept(run_id: str, words: str) -> None:
+def warn_existing_run(run_id: str, words: str) -> None:
     """Warn a program that asked for a run of a known id with another content; it may have no node, so no events."""
     log.warning("%s", safe(words), extra={"run_id": run_id})
 
 
-def say_unrecorded(line: str, why: str) -> None:
+def warn_unrecorded(line: str, why: str) -> None:
     """Warn that the audit log may lack the line of accepted runs."""
     log.warning("runs were accepted, and the audit log may lack the line %s: %s", safe(line), safe(why))
 
 
-def say_handler_unknown(job_id: str, handler: str, hint: str) -> None:
-    words = "job %s: no live node knows handler %s, nor does this program%s; its runs wait until a node with it starts"
+def warn_unknown_handler(job_id: str, handler: str, hint: str) -> None:
+    words = "job %s: no live node has handler %s, nor does this program%s; its runs wait until a node with it starts"
     log.warning(words, job_id, safe(handler), safe(hint), extra={"job_id": job_id})
 
 
@@ -61,15 +61,15 @@ class RepeatedWarning:
         self._throttle = throttle or LogThrottle()
 
     def listeners(self) -> dict[type[e.Event], e.Listener]:
-        return {e.FiringSkipped: self.skipped, e.RunFailed: self.failed, e.LoopHeld: self.held}
+        return {e.FiringSkipped: self.skipped, e.RunFailed: self.failed, e.LoopBlocked: self.blocked}
 
-    def held(self, event: e.LoopHeld) -> None:
-        left_out = self._throttle.left_out(("held", event.by))
+    def blocked(self, event: e.LoopBlocked) -> None:
+        left_out = self._throttle.left_out(("blocked", event.by))
         if left_out is None:
             return
-        by, so_far = safe(event.by) or "somekey that was not seen", format_ms(event.ms)
-        how = f"was held for {so_far} by {by}" if event.is_over else f"is held by {by}, for {so_far} so far"
-        words = "the event loop of node %s %s; nokey else is planned, claimed or answered by it meanwhile: %s%s"
+        by, so_far = safe(event.by) or "an unknown handler", format_ms(event.ms)
+        how = f"was blocked for {so_far} by {by}" if event.is_over else f"is blocked by {by}, for {so_far} so far"
+        words = "the event loop of node %s %s; meanwhile it plans, claims and answers nothing: %s%s"
         _log(logging.WARNING, event, words, event.node, how, LOOP_CURE, _left_out_text(left_out))
 
     def skipped(self, event: e.FiringSkipped) -> None:
@@ -103,12 +103,12 @@ def _left_out_text(count: int) -> str:
 
 
 _UNREADABLE = {
-    "job": "it is left as it is, and nokey of it is fired; all others go on. A newer release may know it; if none "
-    "does, put it anew or delete it",
+    "job": "it is left unchanged and not fired; all others go on. A newer release may be able to read it; if none "
+    "is, put it again or delete it",
     "entry": "it is skipped, all jobs are looked at again, and planning goes on. `pollux store check` shows it for a "
-    "week; nokey else is to be done",
-    "run": "it is passed over. Delete it",
-    "note": "a pause stands, anykey else of it is passed over. Write it anew or delete it",
+    "week; there is nothing else to do",
+    "run": "it is skipped. Delete it",
+    "note": "a pause stays in force, any other note is ignored. Write it again or delete it",
 }
 # Each function below logs one group of events; the type of the event decides level, text and fields.
 
@@ -120,12 +120,12 @@ def _log_node(event: e.Event) -> None:
         case e.NodeStopped():
             _log(logging.INFO, event, "node %s stopped%s", event.node, ", drained" if event.drained else "")
         case e.StoreSealed():
-            _log(logging.ERROR, event, "this node plans and claims nokey more: %s", safe(event.words))
+            _log(logging.ERROR, event, "this node plans and claims nothing any more: %s", safe(event.words))
         case e.ClaimsRefused():
-            _log(logging.WARNING, event, "node %s is given no runs: %s", event.node, safe(event.reason))
+            _log(logging.WARNING, event, "the store gives node %s no runs: %s", event.node, safe(event.reason))
         case e.RequestRefused():
             words, more = "the API refused %s (%d): %s%s", _left_out_text(event.more)
-            _log(logging.WARNING, event, words, safe(event.who), event.status, safe(event.why), more)
+            _log(logging.WARNING, event, words, safe(event.caller), event.status, safe(event.why), more)
         case e.TracesLost():
             lost = f"{counted(event.count, 'span')} did not reach the collector" if event.count else "there are none"
             _log(logging.WARNING, event, "traces: %s: %s; runs go on as before", lost, safe(event.why))
@@ -157,12 +157,12 @@ def _log_plan(event: e.Event) -> None:
             level = logging.INFO if event.resigned else logging.WARNING
             _log(level, event, "node %s no longer leads term %d: %s", event.node, event.term, safe(event.why))
         case e.PlanFenced():
-            words = "a plan of node %s for term %d came too late: its term was over, and nokey of it was written"
+            words = "a plan of node %s for term %d came too late: its term was over, and nothing of it was written"
             _log(logging.WARNING, event, words, event.node, event.term)
         case e.RecordUnreadable():
             what = f"entry {event.name} of the feed" if event.kind == "entry" else f"{event.kind} {event.name!r}"
             what += f", and {event.more} more," if event.more else ""
-            words, cure = "%s cannot be read by the leader (%s): %s", _UNREADABLE.get(event.kind, "it is passed over")
+            words, cure = "%s cannot be read by the leader (%s): %s", _UNREADABLE.get(event.kind, "it is skipped")
             _log(logging.WARNING, event, words, safe(what), safe(event.why), cure)
         case e.LeaseWasLost():
             words = "run %s of job %s lost its lease: %s"
@@ -174,7 +174,7 @@ def _log_plan(event: e.Event) -> None:
 def _log_jobs(event: e.Event) -> None:
     match event:
         case e.JobsDeclared():
-            counts = counted(event.added, "job"), event.changed, event.gone
+            counts = counted(event.added, "job"), event.changed, event.removed
             _log(logging.INFO, event, "%s: %s added, %d changed, %d removed", event.source, *counts)
         case e.JobsElsewhere():
             words = (
@@ -184,9 +184,9 @@ def _log_jobs(event: e.Event) -> None:
             where = event.job_id, event.version, event.job_id, event.own
             _log(logging.WARNING, event, words, event.source, counted(event.count, "job"), *where)
         case e.CodeDiffers():
-            _log(logging.WARNING, event, "%s; %s", safe(event.words), RIVALS_CURE)
+            _log(logging.WARNING, event, "%s; %s", safe(event.words), HANDLER_CURE)
         case e.JobsDiffer():
-            _log(logging.WARNING, event, "%s; %s", safe(event.words), AT_ODDS_CURE)
+            _log(logging.WARNING, event, "%s; %s", safe(event.words), DECLARATION_CURE)
         case e.JobUnreadable():
             words = (
                 "%s: job %r is stored and cannot be read here (%s): it is left as it is, for a node of a newer "
@@ -208,18 +208,18 @@ def _log_config(event: e.Event) -> None:
             _log(logging.INFO, event, "%s was read again (by %s): %s", *what)
         case e.ReloadRefused():
             more = f" and {event.count - len(event.problems)} more" if event.count > len(event.problems) else ""
-            words, count = "%s was read again and changes nokey, because of %s: %s%s", counted(event.count, "problem")
+            words, count = "%s was read again and changes nothing, because of %s: %s%s", counted(event.count, "problem")
             _log(logging.ERROR, event, words, safe(event.path), count, "; ".join(map(safe, event.problems)), more)
         case e.FileDiffers():
             words = (
-                "%s: node %s made another text of this file hold; this node leaves its jobs alone until its own file "
-                "says the same, or is read again: pollux reload"
+                "%s: node %s applied another text of this file; this node leaves its jobs unchanged until its own file "
+                "has the same text, or is read again: pollux reload"
             )
             _log(logging.WARNING, event, words, safe(event.source), safe(event.node))
         case e.FileVersionUnsaved():
             words = "the text of the config was not kept for `pollux reload --rollback`: %s: %s"
             _log(logging.WARNING, event, words, safe(event.folder), safe(event.why))
-        case e.SettingsHeard():
+        case e.SettingsChanged():
             _log(logging.INFO, event, "changed for all nodes: %s", "; ".join(map(safe, event.changes)))
 
 
@@ -252,7 +252,7 @@ _ALWAYS: dict[e.Listener, tuple[type[e.Event], ...]] = {
     _log_loop: (e.LoopFailed, e.LoopRecovered, e.ClockJumped, e.HandlerStuck),
     _log_plan: (e.TermWon, e.TermLost, e.PlanFenced, e.RecordUnreadable, e.LeaseWasLost, e.JobRefused),
     _log_jobs: (e.JobsDeclared, e.JobsElsewhere, e.CodeDiffers, e.JobsDiffer, e.JobUnreadable, e.ReleaseIsOld),
-    _log_config: (e.ConfigReloaded, e.ReloadRefused, e.FileDiffers, e.FileVersionUnsaved, e.SettingsHeard),
+    _log_config: (e.ConfigReloaded, e.ReloadRefused, e.FileDiffers, e.FileVersionUnsaved, e.SettingsChanged),
 }
 _EACH_RUN = (e.RunsFired, e.RunFired, e.RunHeld, e.RunReleased, e.RunStarted, e.RunSettled, e.RunStopped)
 

@@ -142,7 +142,7 @@ def _add_histogram(metric: Metric, name: str, labels: dict[str, str], seen: Hist
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 HEAD_BYTES_MAX = 8_192
-PATIENCE_SECONDS = 10.0
+REQUEST_SECONDS_MAX = 10.0
 LINGER_SECONDS = 1.0
 CONNECTIONS_MAX = 32
 
@@ -188,7 +188,7 @@ class MetricsPort:
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):  # TimeoutError is one
-                async with asyncio.timeout(PATIENCE_SECONDS):
+                async with asyncio.timeout(REQUEST_SECONDS_MAX):
                     answer = await self._answer(reader)
                     writer.write(answer)
                     await writer.drain()

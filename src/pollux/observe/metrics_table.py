@@ -52,7 +52,7 @@ class Readings(Struct, frozen=True, kw_only=True):
     snapshot: Snapshot
     age_ms: float  # of what was read from the store
     calls: dict[str, VerbCalls]  # by verb
-    tally: Counters | None
+    counters: Counters | None
     spans: Mapping[str, int] = {}  # of traces, by what became of them; empty: there are none
     spans_waiting: int | None = None
     refused: Mapping[int, int] = {}  # requests, by status
@@ -71,12 +71,12 @@ def one(value: Callable[[Readings], float | None]) -> Read:
 
 
 def each(rows: Callable[[Counters], Iterable[Sample]]) -> Read:
-    return lambda readings: () if readings.tally is None else rows(readings.tally)
+    return lambda readings: () if readings.counters is None else rows(readings.counters)
 
 
 def priorities(counts: Callable[[Counters], Iterable[int]]) -> Callable[[Counters], Iterator[Sample]]:
-    return lambda tally: (
-        ((PRIORITIES[priority],), count) for priority, count in enumerate(counts(tally)) if priority in PRIORITIES
+    return lambda totals: (
+        ((PRIORITIES[priority],), count) for priority, count in enumerate(counts(totals)) if priority in PRIORITIES
     )
 
 
@@ -89,49 +89,49 @@ def lines(value: Callable[[int, int | None, int], float]) -> Read:
     return read
 
 
-def scheduled(tally: Counters) -> Iterator[Sample]:
-    for (kind, priority), count in list(tally.scheduled.items()):
+def scheduled(totals: Counters) -> Iterator[Sample]:
+    for (kind, priority), count in list(totals.scheduled.items()):
         yield (kind, PRIORITIES.get(priority, str(priority))), count
 
 
-def executed(tally: Counters) -> Iterator[Sample]:
-    for ends in tally.by_source:
+def executed(totals: Counters) -> Iterator[Sample]:
+    for ends in totals.by_source:
         for status, count in list(ends.by_status.items()):
             yield (status, ends.name), count
 
 
 def ended(status: str) -> Callable[[Counters], float]:
-    return lambda tally: sum(ends.by_status.get(status, 0) for ends in tally.by_source)
+    return lambda totals: sum(ends.by_status.get(status, 0) for ends in totals.by_source)
 
 
-def job_durations(tally: Counters) -> Iterator[Sample]:
-    for ends in tally.by_job:
-        yield (ends.kind, ends.name), Histogram(tally.bounds_ms, tuple(ends.buckets), ends.sum_ms)
+def job_durations(totals: Counters) -> Iterator[Sample]:
+    for ends in totals.by_job:
+        yield (ends.kind, ends.name), Histogram(totals.bounds_ms, tuple(ends.buckets), ends.sum_ms)
 
 
-def source_durations(tally: Counters) -> Iterator[Sample]:
-    for ends in tally.by_source:
-        yield (ends.name,), Histogram(tally.bounds_ms, tuple(ends.buckets), ends.sum_ms)
+def source_durations(totals: Counters) -> Iterator[Sample]:
+    for ends in totals.by_source:
+        yield (ends.name,), Histogram(totals.bounds_ms, tuple(ends.buckets), ends.sum_ms)
 
 
-def polls(tally: Counters) -> Iterator[Sample]:
-    for ends in tally.by_job:
+def polls(totals: Counters) -> Iterator[Sample]:
+    for ends in totals.by_job:
         yield (ends.kind, ends.name, "success"), ends.ok
         yield (ends.kind, ends.name, "error"), ends.failed
 
 
-def errors(tally: Counters) -> Iterator[Sample]:
-    for ends in tally.by_job:
+def errors(totals: Counters) -> Iterator[Sample]:
+    for ends in totals.by_job:
         for kind, count in list(ends.by_error.items()):
             yield (ends.kind, ends.name, kind), count
 
 
 def in_flight(readings: Readings) -> Iterator[Sample]:
     """Yield kinds with no handler at work, too, once there was one: a missing gauge is not 0."""
-    node, tally = readings.snapshot.node, readings.tally
-    kinds = {} if tally is None else dict.fromkeys((ends.kind for ends in tally.by_job), 0)
-    for sitting in () if node is None else node.sitting:
-        kind = safe(sitting.kind, KIND_CHARS_MAX)
+    node, totals = readings.snapshot.node, readings.counters
+    kinds = {} if totals is None else dict.fromkeys((ends.kind for ends in totals.by_job), 0)
+    for seat in () if node is None else node.busy_seats:
+        kind = safe(seat.kind, KIND_CHARS_MAX)
         kind = kind if kind in kinds or len(kinds) < KINDS_MAX else "other"
         kinds[kind] = kinds.get(kind, 0) + 1
     for kind, count in kinds.items():
@@ -230,7 +230,7 @@ def counters(name: str, text: str, labels: tuple[str, ...], rows: Callable[[Coun
 
 
 def counter(name: str, text: str, value: Callable[[Counters], float]) -> Family:
-    return counters(name, text, (), lambda tally: [((), value(tally))])
+    return counters(name, text, (), lambda totals: [((), value(totals))])
 
 
 def histograms(name: str, text: str, labels: tuple[str, ...], rows: Callable[[Counters], Iterable[Sample]]) -> Family:
@@ -238,7 +238,7 @@ def histograms(name: str, text: str, labels: tuple[str, ...], rows: Callable[[Co
 
 
 def histogram(name: str, text: str, value: Callable[[Counters], Histogram]) -> Family:
-    return histograms(name, text, (), lambda tally: [((), value(tally))])
+    return histograms(name, text, (), lambda totals: [((), value(totals))])
 
 
 def of_loops(kind: str, name: str, text: str, value: Callable[[LoopSnapshot], float | None]) -> Family:
@@ -275,7 +275,7 @@ def of_jobs(name: str, text: str, value: Callable[[JobSnapshot, int], float | No
 
 FAMILIES: tuple[Family, ...] = (
     # jobs
-    store_gauge("scheduler_jobs", "jobs that there are", lambda s: s.counts.jobs),
+    store_gauge("scheduler_jobs", "stored jobs", lambda s: s.counts.jobs),
     leader_gauge("scheduler_timers", "due times in memory, of the next minute", lambda n: n.timers),
     counters(
         "scheduler_jobs_scheduled_total", "firings written by this node", ("schedule_type", "priority"), scheduled
@@ -287,7 +287,7 @@ FAMILIES: tuple[Family, ...] = (
         executed,
     ),
     histograms("scheduler_job_duration_seconds", "how long attempts took", ("source_id",), source_durations),
-    node_gauge("scheduler_jobs_currently_running", "handlers at work in this process", lambda n: len(n.sitting)),
+    node_gauge("scheduler_jobs_currently_running", "handlers at work in this process", lambda n: len(n.busy_seats)),
     counter("scheduler_retries_total", "attempts to be tried again", ended("retried")),
     counter("scheduler_runs_dead_total", "runs that became dead letters", ended("dead")),
     store_gauge("scheduler_dead_letter_depth", "dead letters", lambda s: s.counts.dead),
@@ -333,7 +333,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     counters(
         "scheduler_queue_enqueued_total",
-        "runs that this node made ready: fired, let through by the gate, or enqueued by its API",
+        "runs that this node made ready: fired, released by the gate, or enqueued by its API",
         ("priority",),
         priorities(lambda t: t.enqueued),
     ),
@@ -357,12 +357,12 @@ FAMILIES: tuple[Family, ...] = (
         "scheduler_runs_held",
         GAUGE,
         LEADER,
-        "runs at the gate by what they wait for: paused, previous_run, undeclared, handler (no node knows it), "
+        "runs at the gate by what they wait for: paused, previous_run, undeclared, handler (no node has it), "
         "unreadable_job (the leader cannot read it), retry (their time), gate (about to be looked at)",
         ("reason",),
         held,
     ),
-    counter("scheduler_runs_released_total", "runs let through by the gate", lambda t: t.released),
+    counter("scheduler_runs_released_total", "runs released by the gate", lambda t: t.released),
     # workers
     node_gauge("scheduler_worker_pool_size", "seats of this node", lambda n: n.seats),
     node_gauge("scheduler_workers_busy", "seats that are taken", lambda n: n.busy),
@@ -384,9 +384,9 @@ FAMILIES: tuple[Family, ...] = (
     ),
     counters(
         "scheduler_runs_handed_back_total",
-        "runs given back uncharged: to the line (a drain), or to the gate (paused, unknown handler)",
+        "runs handed back without an attempt: to the queue (a drain), or to the gate (paused, unknown handler)",
         ("to",),
-        lambda t: [(("line",), t.backs), (("gate",), t.holds)],
+        lambda t: [(("queue",), t.backs), (("gate",), t.holds)],
     ),
     node_gauge("scheduler_is_draining", "1 while this node is about to end", lambda n: n.is_draining),
     node_gauge("scheduler_is_paused", "1 while this node is asked to claim nothing", lambda n: n.is_paused),
@@ -407,7 +407,7 @@ FAMILIES: tuple[Family, ...] = (
     counter("scheduler_plan_rebuilds_total", "times that the plan was read anew from the store", lambda t: t.rebuilds),
     store_gauge("scheduler_feed_depth", "entries that the leader has not read", lambda s: s.counts.feed),
     store_gauge("scheduler_feed_ends_depth", "ends of runs inside them", lambda s: s.counts.ends),
-    counter("scheduler_history_pruned_total", "finished runs forgotten", lambda t: t.pruned),
+    counter("scheduler_history_pruned_total", "finished runs deleted from the history", lambda t: t.pruned),
     # polls
     counters("monitor_poll_total", "attempts that ended here, by job", (*_PAGE, "result"), polls),
     histograms("monitor_poll_duration_seconds", "how long they took", _PAGE, job_durations),
@@ -465,16 +465,14 @@ FAMILIES: tuple[Family, ...] = (
     of_loops(COUNTER, "loop_errors_total", "turns that failed", lambda loop: loop.errors),
     of_loops(GAUGE, "loop_failing", "failures in a row; 0: its last turn went well", lambda loop: loop.errors_in_a_row),
     of_loops(GAUGE, "loop_silent_seconds", "since its last turn ended", lambda loop: seconds(loop.silent_ms)),
-    histogram("event_loop_lag_seconds", "how late a timer rings, tried twice a second", lambda t: t.loop_lag),
-    node_gauge(
-        "event_loop_lag_worst_seconds", "the latest that it rang in the last minute", lambda n: n.lag_ms / 1_000
-    ),
+    histogram("event_loop_lag_seconds", "how late a timer fires, measured twice a second", lambda t: t.loop_lag),
+    node_gauge("event_loop_lag_worst_seconds", "the worst of the last minute", lambda n: n.lag_ms / 1_000),
     # the API
     Family(
         "api_requests_refused_total",
         COUNTER,
         NODE,
-        "requests that were turned away: 401 no good token, 403 not for that role, 421 another host, 429 too many",
+        "requests that were refused: 401 no valid token, 403 not for that role, 421 another host, 429 too many",
         ("status",),
         refused,
     ),

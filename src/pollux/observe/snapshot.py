@@ -71,7 +71,7 @@ class Deployment(Struct, frozen=True):
     sealed: str = ""  # why no node works on the store, and the cure, if it was moved elsewhere
     unreadable: tuple[UnreadableNote, ...] = ()  # what the leader cannot read
     clocks: tuple[ClockNote, ...] = ()  # the highest times that were planned by
-    forsaken: tuple[tuple[str, tuple[str, ...]], ...] = ()  # sources of which no node lives, and their jobs
+    orphaned: tuple[tuple[str, tuple[str, ...]], ...] = ()  # sources of which no node lives, and their jobs
     starts: tuple[StartCommand, ...] = ()  # how nodes were started, where one is missing
     declaration_conflicts: tuple[
         DeclarationConflict, ...
@@ -164,11 +164,11 @@ class NodeSnapshot(Struct, frozen=True, kw_only=True):
     backlog: int
     leases: int
     loops: tuple[LoopSnapshot, ...]
-    lag_ms: int  # the longest that the event loop was held in the last minute
+    lag_ms: int  # the longest block of the event loop in the last minute
     load: NodeLoad = NodeLoad()
-    sitting: tuple[BusySeat, ...]
+    busy_seats: tuple[BusySeat, ...]
     file: str = ""  # the config that it reads again when it changes; "": none
-    refused: str = ""  # what is wrong with the text that the file holds now, if that does not hold
+    refused: str = ""  # what is wrong with the text of the file, if it is refused
     timers: int | None = None  # these four are the leader's
     due_soon: int | None = None
     late: int | None = None

@@ -48,7 +48,7 @@ from pollux.secrets import hide
 STANDARD = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 PATH = "/v1/traces"
-CURE = "pip install 'pollux-scheduler[otel]', or take `traces.endpoint` away"
+CURE = "pip install 'pollux-scheduler[otel]', or remove `traces.endpoint`"
 ID_CHARS_MAX = 300
 ERROR_CHARS_MAX = 100  # of the name of an error's class
 _CLASS = re.compile(r"[A-Za-z_][\w.]*(?=$|:|,| \()", re.ASCII)
@@ -57,9 +57,9 @@ _WORDS = {"retryat": "retry"}
 
 
 class TraceOptions(Struct, frozen=True, kw_only=True):
-    endpoint: str = ""  # "": what the standard variables say, else no traces
+    endpoint: str = ""  # "": from the standard variables, else no traces
     sample: float = 1.0  # the share of runs that have one
-    namespace: str = ""  # tells deployments with jobs of the same ids apart
+    namespace: str = ""  # distinguishes deployments with jobs of the same ids
 
 
 class SpanRecord(Struct, frozen=True):
@@ -141,7 +141,7 @@ class Traces:
 
     def _settled(self, event: e.RunSettled) -> None:
         if event.answer == "lost" or not self._is_sampled(event.run_id):
-            return  # `_lost` has emitted it
+            return  # emitted by `_lost`
         run_id, job_id, fence, attempt = event.run_id, event.job_id, event.fence, event.attempt
         may_fail = event.has_outcome and event.verdict != "cancelled"  # of that one the error is why it was cancelled
         is_failed = event.verdict == "dead" or (may_fail and bool(event.error))

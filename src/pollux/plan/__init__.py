@@ -3,23 +3,23 @@
 from pollux.plan.gate import GateState, Held, MayRun, gate, stop_of, stop_words
 from pollux.plan.plan_builder import PlanReport
 from pollux.plan.planner import Planner, ReadRequest
-from pollux.plan.reconcile import Diff, forsaken, is_backed, reconcile, strangers, with_other_jobs
+from pollux.plan.reconcile import Diff, conflicting, is_backed, orphaned, reconcile, with_other_jobs
 from pollux.plan.run_counts import UnreportedCounts
 from pollux.plan.timers import Timers, TimerWindow
 from pollux.plan.why import (
     Why,
-    beside_unreadable,
     unreadable_words,
     why_job,
     why_run,
     why_unreadable,
     why_unreadable_run,
     why_unwritten,
+    with_unreadable_runs,
 )
 
 __all__ = [
     "Diff", "GateState", "Held", "MayRun", "PlanReport", "Planner", "ReadRequest", "TimerWindow", "Timers",
-    "UnreportedCounts", "Why", "beside_unreadable", "forsaken", "gate", "is_backed", "reconcile", "stop_of",
-    "stop_words", "strangers", "unreadable_words", "why_job", "why_run", "why_unreadable", "why_unreadable_run",
-    "why_unwritten", "with_other_jobs",
+    "UnreportedCounts", "Why", "conflicting", "gate", "is_backed", "orphaned", "reconcile", "stop_of", "stop_words",
+    "unreadable_words", "why_job", "why_run", "why_unreadable", "why_unreadable_run", "why_unwritten",
+    "with_other_jobs", "with_unreadable_runs",
 ]  # fmt: skip

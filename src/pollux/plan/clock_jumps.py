@@ -2,7 +2,7 @@
 
 A clock that was ahead leaves due times, retries and visible times that are ahead, too.  A leader that finds the clock
 behind the highest time of the version's clock note (at the start of its term, or later) scans all jobs and all waiting
-runs, a page a turn, beside its firings, and corrects times further ahead than schedule and policy allow.
+runs, a page a turn, between its firings, and corrects times further ahead than schedule and policy allow.
 The note keeps the highest time until all corrections are written, so that the next leader scans again if this one dies.
 """
 
@@ -72,7 +72,7 @@ class TermClock:
         if self._back is not None:
             self._back = replace(self._back, jobs=self._back.jobs + jobs)
 
-    def look_at(self, runs: Iterable[Run], after: str | None, now_ms: int) -> None:
+    def scan(self, runs: Iterable[Run], after: str | None, now_ms: int) -> None:
         """Scan a page of waiting runs; `after`: where the next page begins."""
         times = {run.id: earlier_ms(run, highest_ms=self._highest_ms, now_ms=now_ms) for run in runs}
         found = {run_id: at_ms for run_id, at_ms in times.items() if at_ms is not None}

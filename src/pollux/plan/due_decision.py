@@ -100,7 +100,7 @@ def pass_all(slot: JobSlot, now_ms: int) -> SkipMissed:
     return SkipMissed(missed.skipped + len(missed.fire), missed.next_ms)
 
 
-def place(job: Job, old: Job | None, *, is_placed: bool, now_ms: int, crowd: int) -> int | None:
+def place(job: Job, old: Job | None, *, is_placed: bool, now_ms: int, batch_size: int) -> int | None:
     """The next due time of a job that was put.
 
     * None if nothing is planned: disabled, no schedule, or a once-job that has fired.
@@ -115,7 +115,7 @@ def place(job: Job, old: Job | None, *, is_placed: bool, now_ms: int, crowd: int
         return _place_once(job, schedule, now_ms)
     if due_ms is None:
         if job.last_due_ms is None:
-            return when.first_due(schedule, job.id, now_ms=now_ms, crowd=crowd)
+            return when.first_due(schedule, job.id, now_ms=now_ms, batch_size=batch_size)
         return when.next_due(schedule, job.id, _from_ms(job, now_ms))
     if is_placed or (old is not None and old.schedule == schedule):
         return due_ms

@@ -56,7 +56,7 @@ class NeverFires(Struct, frozen=True, gc=False):
     reason: str
 
 
-def course_of(job: Job, *, stops: Mapping[str, Note], now_ms: int) -> FiringTimes | NeverFires:
+def firing_times(job: Job, *, stops: Mapping[str, Note], now_ms: int) -> FiringTimes | NeverFires:
     """The firing times of a job from `now_ms` on, starting with its stored next due time."""
     if job.schedule is None or isinstance(job.schedule, OnEvent):
         return NeverFires(job.id, "asked", "runs when asked")
@@ -73,41 +73,41 @@ def course_of(job: Job, *, stops: Mapping[str, Note], now_ms: int) -> FiringTime
         return NeverFires(job.id, "paused", stop_words(forever))
     quiet_ms = max((stop.expires_ms or 0 for stop in standing), default=now_ms)
     try:
-        return _course(job, job.next_due_ms, now_ms, quiet_ms)
+        return _firing_times(job, job.next_due_ms, now_ms, quiet_ms)
     except Exception as error:  # noqa: BLE001  one bad job must not hide the others
         return NeverFires(job.id, "broken", f"its schedule cannot be used: {describe(error)}")
 
 
-def placed(job: Job, old: Job | None, *, now_ms: int, crowd: int) -> Job:
+def placed(job: Job, old: Job | None, *, now_ms: int, batch_size: int) -> Job:
     """The job with the next due time that the leader would compute if it were put now over `old`."""
     known = job if old is None else replace(job, next_due_ms=old.next_due_ms, last_due_ms=old.last_due_ms)
     try:
-        next_ms = place(known, old, is_placed=False, now_ms=now_ms, crowd=crowd)
+        next_ms = place(known, old, is_placed=False, now_ms=now_ms, batch_size=batch_size)
     except Exception as error:  # noqa: BLE001  one bad job must not hide the others
         return replace(known, next_due_ms=None, memory=replace(job.memory, last_error=describe(error)))
     return replace(known, next_due_ms=next_ms, memory=job.memory if old is None else old.memory)
 
 
-def moments(course: FiringTimes, from_ms: int) -> Iterator[tuple[int, int]]:
+def moments(times: FiringTimes, from_ms: int) -> Iterator[tuple[int, int]]:
     """The pairs of firing time and due time from `from_ms` on, without end."""
-    yield from (head for head in course.heads if head[0] >= from_ms)
-    due_ms = first_of_tail(course, from_ms)
+    yield from (head for head in times.heads if head[0] >= from_ms)
+    due_ms = first_of_tail(times, from_ms)
     while due_ms is not None:
         yield due_ms, due_ms
-        due_ms = due_ms + course.every_ms if course.cron is None else course.cron.next_after(due_ms)
+        due_ms = due_ms + times.every_ms if times.cron is None else times.cron.next_after(due_ms)
 
 
-def first_of_tail(course: FiringTimes, from_ms: int) -> int | None:
+def first_of_tail(times: FiringTimes, from_ms: int) -> int | None:
     """The first due time of the tail at or after `from_ms`."""
-    first_ms = course.first_ms
+    first_ms = times.first_ms
     if first_ms is None or first_ms >= from_ms:
         return first_ms
-    if course.cron is not None:
-        return course.cron.next_after(from_ms - 1)
-    return from_ms + (first_ms - from_ms) % course.every_ms
+    if times.cron is not None:
+        return times.cron.next_after(from_ms - 1)
+    return from_ms + (first_ms - from_ms) % times.every_ms
 
 
-def _course(job: Job, due_ms: int, now_ms: int, quiet_ms: int) -> FiringTimes:
+def _firing_times(job: Job, due_ms: int, now_ms: int, quiet_ms: int) -> FiringTimes:
     schedule = job.schedule
     if isinstance(schedule, Once):
         return FiringTimes(job, ((max(due_ms, now_ms, quiet_ms), due_ms),))
@@ -214,12 +214,12 @@ def forecast(
     zones: Sequence[str] = (),
 ) -> FiringForecast:
     """The firings in [from_ms, to_ms) if nothing changes from `now_ms` on; each job has its next due time."""
-    judged = [course_of(job, stops=stops, now_ms=now_ms) for job in jobs]
-    courses = [course for course in judged if isinstance(course, FiringTimes)]
+    judged = [firing_times(job, stops=stops, now_ms=now_ms) for job in jobs]
+    timed = [times for times in judged if isinstance(times, FiringTimes)]
     buckets = _BucketCounts(from_ms, to_ms)
-    buckets.add_all(courses)
-    firsts = [(first, course) for course in courses if (first := _first(course, from_ms)) is not None and first < to_ms]
-    lines = {course.job.schedule.tz for course in courses if isinstance(course.job.schedule, Cron)}
+    buckets.add_all(timed)
+    firsts = [(first, times) for times in timed if (first := _first(times, from_ms)) is not None and first < to_ms]
+    lines = {times.job.schedule.tz for times in timed if isinstance(times.job.schedule, Cron)}
     return FiringForecast(
         from_ms=from_ms,
         to_ms=to_ms,
@@ -228,9 +228,9 @@ def forecast(
         counts=tuple(buckets.counts),
         busy_ms=tuple(buckets.busy_ms),
         total=sum(buckets.counts),
-        late=sum(at > due and from_ms <= at < to_ms for course in courses for at, due in course.heads),
+        late=sum(at > due and from_ms <= at < to_ms for times in timed for at, due in times.heads),
         jobs=len(firsts),
-        untimed=sum(not course.job.memory.ended for _, course in firsts),
+        untimed=sum(not times.job.memory.ended for _, times in firsts),
         firings=_first_rows(firsts, from_ms, to_ms, rows_max),
         quiet=_quiet([silent for silent in judged if isinstance(silent, NeverFires)]),
         changes=tuple(sorted(_changes({*lines, *zones}, from_ms, to_ms), key=lambda change: (change.at_ms, change.tz))),
@@ -254,21 +254,21 @@ class _BucketCounts:
         self.edges = [from_ms, *(self.start_ms + index * self.bucket_ms for index in range(1, self.size)), to_ms]
         self.counts, self.busy_ms = [0] * self.size, [0] * self.size
 
-    def add_all(self, courses: Sequence[FiringTimes]) -> None:
+    def add_all(self, timed: Sequence[FiringTimes]) -> None:
         grids: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (every, laps before the first) -> offsets, durations
         lines: dict[tuple[CompiledCron, int], list[int]] = {}  # (line, first) -> durations
-        for course in courses:
-            duration_ms = course.job.memory.duration_ms
-            for at_ms, _ in course.heads:
+        for times in timed:
+            duration_ms = times.job.memory.duration_ms
+            for at_ms, _ in times.heads:
                 self._add(at_ms, 1, duration_ms)
-            first_ms = first_of_tail(course, self.from_ms)
+            first_ms = first_of_tail(times, self.from_ms)
             if first_ms is None or first_ms >= self.to_ms:
                 continue
-            if course.cron is not None:
-                lines.setdefault((course.cron, first_ms), []).append(duration_ms)
+            if times.cron is not None:
+                lines.setdefault((times.cron, first_ms), []).append(duration_ms)
             else:
-                laps, place_ms = divmod(first_ms - self.from_ms, course.every_ms)
-                grids.setdefault((course.every_ms, laps), []).append((place_ms, duration_ms))
+                laps, place_ms = divmod(first_ms - self.from_ms, times.every_ms)
+                grids.setdefault((times.every_ms, laps), []).append((place_ms, duration_ms))
         for (every_ms, laps), members in grids.items():
             self._add_grid(every_ms, laps, members)
         for (cron, first_ms), durations in lines.items():
@@ -314,10 +314,10 @@ class _BucketCounts:
             self.busy_ms[index] += fired * busy_ms
 
 
-def _first(course: FiringTimes, from_ms: int) -> int | None:
+def _first(times: FiringTimes, from_ms: int) -> int | None:
     """The first firing at or after `from_ms`."""
-    head_ms = next((at_ms for at_ms, _ in course.heads if at_ms >= from_ms), None)
-    return first_of_tail(course, from_ms) if head_ms is None else head_ms
+    head_ms = next((at_ms for at_ms, _ in times.heads if at_ms >= from_ms), None)
+    return first_of_tail(times, from_ms) if head_ms is None else head_ms
 
 
 def _first_rows(
@@ -327,7 +327,7 @@ def _first_rows(
     soon = nsmallest(rows_max, firsts, key=lambda entry: (entry[0], entry[1].job.id))
     rows: list[ComingFiring] = []
     heap: list[tuple[int, str, int, int]] = []
-    walks = [moments(course, from_ms) for _, course in soon]
+    walks = [moments(times, from_ms) for _, times in soon]
 
     def go_on(index: int) -> None:
         found = next(walks[index], None)

@@ -124,11 +124,11 @@ def handlers_of(nodes: Iterable[Node]) -> frozenset[str]:
     return frozenset(name for node in nodes for name in node.handlers)
 
 
-def nobody_knows(handler: str) -> str:
+def no_handler(handler: str) -> str:
     """The report of a handler that no node has; `exec` is off unless a node allows it."""
     if handler == "exec":
         return "no live node may run commands: allow_exec is off on all of them"
-    return f"no live node knows handler {handler}"
+    return f"no live node has handler {handler}"
 
 
 def handler_key(name: str) -> str:
@@ -166,7 +166,7 @@ def _undeclared(run: Run, job: Job, _: GateState) -> Held | None:
 def _unknown_handler(_: Run, job: Job, state: GateState) -> Held | None:
     if state.handlers is None or job.handler in state.handlers:
         return None
-    return Held(nobody_knows(job.handler), handler_key(job.handler))
+    return Held(no_handler(job.handler), handler_key(job.handler))
 
 
 READY = MayRun()
@@ -188,10 +188,10 @@ class HeldRun:
 
 
 class HeldRuns:
-    """All held runs of a version that the leader knows."""
+    """All held runs of a version, as the leader has read them."""
 
     def __init__(self) -> None:
-        self.here: dict[str, HeldRun] = {}  # to be checked, in order of arrival
+        self.to_check: dict[str, HeldRun] = {}  # to be checked, in order of arrival
         self.held: dict[str, int] = {}  # number of parked runs, by the kind of key
         self._parked: dict[str, dict[str, Run]] = {}
         self._key_of: dict[str, str] = {}
@@ -199,26 +199,23 @@ class HeldRuns:
         self._times: list[tuple[int, str]] = []
 
     def __len__(self) -> int:
-        return len(self.here) + len(self._key_of) + len(self._later)
+        return len(self.to_check) + len(self._key_of) + len(self._later)
 
     @property
     def is_open(self) -> bool:
         """Whether there is any held run."""
-        return bool(self._key_of or self.here or self._later)
+        return bool(self._key_of or self.to_check or self._later)
 
     @property
     def later(self) -> int:
         """The number of runs that are checked later."""
         return len(self._later)
 
-    def knows(self, run_id: str) -> bool:
-        return run_id in self.here or run_id in self._key_of or run_id in self._later
-
     def admit(self, run: Run, feeds: Iterable[int]) -> None:
         """Check the run in the next plan."""
-        old = self.here.get(run.id)
+        old = self.to_check.get(run.id)
         self.forget(run.id)
-        self.here[run.id] = HeldRun(run, [*(old.feeds if old else ()), *feeds])
+        self.to_check[run.id] = HeldRun(run, [*(old.feeds if old else ()), *feeds])
 
     def admit_later(self, run: Run, at_ms: int) -> None:
         """Check the run at `at_ms`."""
@@ -247,7 +244,7 @@ class HeldRuns:
             del self._parked[key]
         for run in runs:
             del self._key_of[run.id]
-            self.here[run.id] = HeldRun(run, () if feed is None else (feed,))
+            self.to_check[run.id] = HeldRun(run, () if feed is None else (feed,))
         return len(runs)
 
     def waiting(self, key: str) -> list[Run]:
@@ -264,7 +261,7 @@ class HeldRuns:
             del parked[run_id]
             if not parked:
                 del self._parked[key]
-        removed = self.here.pop(run_id, None)
+        removed = self.to_check.pop(run_id, None)
         return removed.feeds if removed is not None else []
 
     def _count(self, key: str, by: int) -> None:
@@ -278,7 +275,7 @@ class HeldRuns:
             when, run = self._later.get(run_id, (None, None))
             if run is not None and when == at_ms:
                 del self._later[run_id]
-                self.here[run_id] = HeldRun(run)
+                self.to_check[run_id] = HeldRun(run)
 
     def next_ms(self) -> int | None:
         while self._times:

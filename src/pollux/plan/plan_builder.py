@@ -111,18 +111,18 @@ class PlannedUpdate:
 class PlanDraft:
     """A plan under construction, with what `accept` needs once it is answered."""
 
-    def __init__(self, now_ms: int, gate_state: GateState, line_room: int) -> None:
+    def __init__(self, now_ms: int, gate_state: GateState, queue_room: int) -> None:
         self.now_ms = now_ms
         self.gate_state = gate_state
-        self.line_room = line_room  # how many more runs may become ready
+        self.queue_room = queue_room  # how many more runs may become ready
         self.firings: list[PlannedFiring] = []
         self.releases: list[HeldRun] = []
         self.alone: set[str] = set()  # releases that require that no other run of their job is live
-        self.asked: set[str] = set()  # jobs whose waiting runs are released again beside a due time
+        self.asked: set[str] = set()  # jobs whose waiting runs are released again together with a due time
         self.holds: list[tuple[HeldRun, Held]] = []
         self.cancels: list[HeldRun] = []  # scheduled runs of jobs that are no longer declared
         self.changes: list[PlannedUpdate] = []
-        self.paid: list[int] = []  # feed entries, once for each effect that is written
+        self.done: list[int] = []  # feed entries, once for each effect that is written
         self.touched: set[str] = set()  # jobs that are written
         self.updates_max = DUE_UPDATES_MAX  # for due times: the rest is for work of the feed
         self.caught_up = 0  # missed due times that count against the catch-up rate
@@ -140,7 +140,7 @@ class PlanDraft:
 
 def compose(term: TermState, now_ms: int, *, ready_max: int) -> PlanDraft:
     """The next plan.  The same term state and time give the same plan."""
-    draft, here = PlanDraft(now_ms, term.gate_state(), ready_max - term.ready), term.held_runs.here
+    draft, here = PlanDraft(now_ms, term.gate_state(), ready_max - term.ready), term.held_runs.to_check
     held_runs = iter(list(islice(here.values(), CHECKS_MAX)) if here else ())
     if here:
         _check_gate(term, draft, held_runs, room=FIRINGS_MAX // 2)
@@ -157,18 +157,18 @@ def compose(term: TermState, now_ms: int, *, ready_max: int) -> PlanDraft:
         _take_work(term, draft)
     if len(draft.alone) > 1:  # of several runs of a job the store releases the first
         draft.releases.sort(key=lambda held: held.run.due_ms if held.run.id in draft.alone else 0)
-    consumed = term.inbox.receipts.settled(draft.paid)
+    consumed = term.inbox.refs.without(draft.done)
     draft.plan = Plan(
         consumed=consumed,
         spoilt=term.unreadable.spoilt(consumed),
-        read=term.inbox.receipts.others(consumed) if draft.firings or draft.alone else (),
+        read=term.inbox.refs.others(consumed) if draft.firings or draft.alone else (),
         firings=tuple([planned.firing for planned in draft.firings]),
         releases=tuple([Release(each.run.id, each.run.id in draft.alone) for each in draft.releases]),
         holds=tuple([Holding(each.run.id, held.reason) for each, held in draft.holds]),
         earlier=term.clock.next_earlier() if term.clock.earlier else (),
         cancels=tuple([CancelOrder(each.run.id, RETIRED) for each in draft.cancels]),
         updates=tuple([change.update for change in draft.changes]),
-        notes=term.unreadable.notes(consumed, now_ms, looks=term.inbox.survey is not None)
+        notes=term.unreadable.notes(consumed, now_ms, looks=term.inbox.scan_all is not None)
         + term.counting.notes(consumed, len(draft.cancels), now_ms),
     )
     if term.clock.is_looking or not draft.plan.is_empty():  # the clock note alone causes no write
@@ -178,7 +178,7 @@ def compose(term: TermState, now_ms: int, *, ready_max: int) -> PlanDraft:
 
 def _note_clock(term: TermState, draft: PlanDraft) -> None:
     inbox = term.inbox
-    is_written = inbox.survey is None and not any(work.writes for work in inbox.work.values())
+    is_written = inbox.scan_all is None and not any(work.writes for work in inbox.work.values())
     notes = term.clock.notes(draft.now_ms, is_written=is_written)
     if notes:
         draft.plan = replace(draft.plan, notes=draft.plan.notes + notes)
@@ -203,12 +203,12 @@ def _check_gate(term: TermState, draft: PlanDraft, held_runs: Iterator[HeldRun],
         answer = gate(run, slot.job, draft.gate_state)
         if isinstance(answer, Held) and is_over(run, slot.job):
             draft.cancels.append(held_run)
-            draft.paid += held_run.feeds
+            draft.done += held_run.feeds
         elif isinstance(answer, Held):
             _hold(term, draft, held_run, answer)
         elif _learn_before(term, draft, slot):  # else in the next plan
             draft.releases.append(held_run)
-            draft.paid += held_run.feeds
+            draft.done += held_run.feeds
             if begins_alone(run, slot.job):
                 draft.alone.add(run.id)
 
@@ -232,9 +232,9 @@ def _ask_again(term: TermState, draft: PlanDraft) -> None:
 def _hold(term: TermState, draft: PlanDraft, held_run: HeldRun, held: Held) -> None:
     if held.reason != held_run.run.held_reason:
         draft.holds.append((held_run, held))
-        draft.paid += held_run.feeds
+        draft.done += held_run.feeds
     else:  # the stored reason is the same: nothing to write
-        term.inbox.receipts.pay(held_run.feeds)
+        term.inbox.refs.done(held_run.feeds)
         term.held_runs.park(held_run.run, held.key)
 
 
@@ -261,7 +261,7 @@ def _take_due(term: TermState, draft: PlanDraft) -> None:
 
 
 def _take_late(term: TermState, draft: PlanDraft) -> None:
-    left = term.pace.left(draft.now_ms)
+    left = term.catch_up.left(draft.now_ms)
     for job_id in term.late:
         if draft.caught_up + 1 > left or draft.room <= 0 or len(draft.changes) >= draft.updates_max:
             return
@@ -280,7 +280,7 @@ def _take(term: TermState, draft: PlanDraft, job_id: str) -> bool:
         draft.changes[-1].is_first = True
         return False
     try:
-        if term.stops or not slot.job.declared or len(draft.firings) >= draft.line_room:
+        if term.stops or not slot.job.declared or len(draft.firings) >= draft.queue_room:
             _decide_forbidden(term, draft, slot)
         else:
             _decide(term, draft, slot)
@@ -292,7 +292,7 @@ def _take(term: TermState, draft: PlanDraft, job_id: str) -> bool:
 def _learns_first(term: TermState, slot: JobSlot) -> bool:
     """Whether ends must be written before this due time fires; once per due time, as ends may keep arriving."""
     job, work = slot.job, term.inbox.work.get(slot.job.id)
-    return work is not None and bool(work.ends) and job.overlap is not Overlap.ALLOW and job.id not in term.taught
+    return work is not None and bool(work.ends) and job.overlap is not Overlap.ALLOW and job.id not in term.ends_written
 
 
 def _decide(term: TermState, draft: PlanDraft, slot: JobSlot, held: Held | None = None) -> None:
@@ -312,7 +312,7 @@ def _decide_forbidden(term: TermState, draft: PlanDraft, slot: JobSlot) -> None:
     The only due time of a once-job is held at the gate instead, and ignores the limit of the queue.
     """
     stop = term.stop_of(slot)
-    held, reason = None, FULL if len(draft.firings) >= draft.line_room else ""
+    held, reason = None, FULL if len(draft.firings) >= draft.queue_room else ""
     if stop is not None:
         held, reason = Held(stop_words(stop), stop.key), PAUSED
     elif not slot.job.declared:
@@ -338,7 +338,7 @@ def _fire(term: TermState, draft: PlanDraft, slot: JobSlot, fire: Fire, held: He
     work = term.inbox.work.get(job.id)
     if work is not None and not work.ends and not work.error:
         planned.closes = True
-        draft.paid += work.feeds
+        draft.done += work.feeds
     draft.firings.append(planned)
     draft.touched.add(job.id)
 
@@ -362,13 +362,13 @@ def _take_work(term: TermState, draft: PlanDraft) -> None:
         _change(term, draft, slot, slot.next_ms, skip=broken, error=work.error, is_due=False)
 
 
-def _learn_all(memory: Memory, ends: Iterable[tuple[int, End]], receipts: EntryRefs) -> Memory:
+def _learn_all(memory: Memory, ends: Iterable[tuple[int, End]], refs: EntryRefs) -> Memory:
     """The memory after these ends, with the marks of their entries and of earlier ones that may be in the feed."""
-    learnt, latest = receipts.standing(memory.learnt), 0
+    learnt, latest = refs.may_be_in_feed(memory.learnt), 0
     for feed, end in ends:
         memory = learn(memory, end)
         if feed != latest:
-            learnt, latest = (*learnt, receipts.marks[feed]), feed
+            learnt, latest = (*learnt, refs.marks[feed]), feed
     return replace(memory, learnt=learnt)
 
 
@@ -387,7 +387,7 @@ def _change(
     job, memory = slot.job, slot.memory
     work = term.inbox.work.get(job.id)
     if work is not None and work.ends:
-        memory = _learn_all(memory, work.ends, term.inbox.receipts)
+        memory = _learn_all(memory, work.ends, term.inbox.refs)
     if skip is not None:
         memory = count_skips(memory, skip[3], skip[2])
     if error:
@@ -396,7 +396,7 @@ def _change(
     change = PlannedUpdate(slot, update, is_due=is_due, is_chosen=is_chosen, skip=skip)
     if work is not None:
         change.ends, change.feeds = len(work.ends), len(work.feeds)
-        draft.paid += work.feeds
+        draft.done += work.feeds
     draft.changes.append(change)
     draft.touched.add(job.id)
 
@@ -414,14 +414,14 @@ class PlanReport(Struct, frozen=True):
     held: tuple[tuple[str, str], ...] = ()  # run, reason
     released: int = 0
     kinds: tuple[tuple[str, int], ...] = ()  # of each firing: the kind of schedule, and the priority
-    lined: tuple[int, ...] = ()  # the priorities of the runs that became ready
+    enqueued: tuple[int, ...] = ()  # the priorities of the runs that became ready
 
 
 def accept(term: TermState, draft: PlanDraft, advanced: Advanced) -> PlanReport:
     """Apply the answer; consumed entries are dropped, except those whose update was not written."""
     inbox, kept = term.inbox, draft.plan.kept(advanced.updates)
-    inbox.receipts.pay(draft.paid)
-    inbox.receipts.drop(feed for feed in draft.plan.consumed if feed not in kept)
+    inbox.refs.done(draft.done)
+    inbox.refs.drop(feed for feed in draft.plan.consumed if feed not in kept)
     term.unreadable.accept(draft.plan)
     term.counting.accept(draft.plan, draft.now_ms, kept)
     term.clock.accept(draft.plan)
@@ -431,7 +431,7 @@ def accept(term: TermState, draft: PlanDraft, advanced: Advanced) -> PlanReport:
     held: list[tuple[str, str]] = []
     late = []
     kinds: list[tuple[str, int]] = []
-    lined: list[int] = []
+    enqueued: list[int] = []
     unread_late = 0
     for planned, answer in zip(draft.firings, advanced.firings, strict=True):
         if answer is Answer.STALE or answer is Answer.UNREAD:
@@ -445,15 +445,15 @@ def accept(term: TermState, draft: PlanDraft, advanced: Advanced) -> PlanReport:
                 late.append(draft.now_ms - due_ms)
                 kinds.append((_KINDS[type(planned.slot.job.schedule)], planned.firing.run.priority))
                 if answer is Answer.OK and planned.held is None:
-                    lined.append(planned.firing.run.priority)
+                    enqueued.append(planned.firing.run.priority)
         if planned.closes:
             inbox.work.pop(planned.slot.job.id, None)
     for change, answer in zip(draft.changes, advanced.updates, strict=True):
         if _changed(term, change, answer) and change.skip is not None:
             skipped.append(change.skip)
     released = _pass_gate(term, draft, advanced.waiting, held)
-    lined += [run.priority for run in released]
-    term.pace.spend(draft.now_ms, draft.caught_up - unread_late)
+    enqueued += [run.priority for run in released]
+    term.catch_up.spend(draft.now_ms, draft.caught_up - unread_late)
     term.ready = advanced.ready
     term.trim()
     inbox.tidy()
@@ -464,7 +464,7 @@ def accept(term: TermState, draft: PlanDraft, advanced: Advanced) -> PlanReport:
         held=tuple(held),
         released=len(released),
         kinds=tuple(kinds),
-        lined=tuple(lined),
+        enqueued=tuple(enqueued),
     )
 
 
@@ -544,11 +544,11 @@ def _wait_for_previous(term: TermState, run: Run) -> None:
     term.held_runs.park(waiting, previous_key(run.job_id))
 
 
-def _owe_again(inbox: FeedLedger, work: JobWork, count: int) -> None:
+def _add_refs_again(inbox: FeedLedger, work: JobWork, count: int) -> None:
     """Restore the debt of the job's first `count` entries that stay in the feed, as their update was not written."""
-    unpaid = tuple([feed for feed in work.feeds[:count] if feed in inbox.receipts])
+    unpaid = tuple([feed for feed in work.feeds[:count] if feed in inbox.refs])
     for feed in unpaid:
-        inbox.receipts.owe(feed)
+        inbox.refs.add(feed)
     work.feeds = unpaid + work.feeds[count:]
 
 
@@ -558,7 +558,7 @@ def _changed(term: TermState, change: PlannedUpdate, answer: Answer) -> bool:
     job_id = slot.job.id
     work = inbox.work.get(job_id)
     if answer is Answer.STALE:
-        _owe_again(inbox, inbox.work_of(job_id), change.feeds)
+        _add_refs_again(inbox, inbox.work_of(job_id), change.feeds)
         inbox.jobs[job_id] = None
         return False
     if work is not None:
@@ -567,7 +567,7 @@ def _changed(term: TermState, change: PlannedUpdate, answer: Answer) -> bool:
     if change.skip is not None and change.skip[3] == BROKEN and slot.job.declared:
         term.unreadable.put_schedule(job_id, slot.memory.last_error, term.seen_ms)
     if change.is_first:
-        term.taught.add(job_id)
+        term.ends_written.add(job_id)
     if work is not None:
         work.ends = work.ends[change.ends :]
         work.writes, work.error = False, ""

@@ -149,14 +149,14 @@ class Planner:
             timers=term.window,
             notes=inbox.notes is not None,
             nodes=inbox.nodes is not None,
-            all_jobs=None if inbox.survey is None or self._is_loaded() else JobsAfter(inbox.survey.after),
+            all_jobs=None if inbox.scan_all is None or self._is_loaded() else JobsAfter(inbox.scan_all.after),
             waiting_runs=RunsAfter(term.clock.runs_after) if term.clock.has_runs_left else None,
         )
 
     def _is_loaded(self) -> bool:
         """Whether the scan of all jobs waits until its earlier corrections are written."""
         inbox = self._term.inbox
-        return inbox.survey is not None and inbox.survey.is_ahead and len(inbox.work) > READS_MAX
+        return inbox.scan_all is not None and inbox.scan_all.is_ahead and len(inbox.work) > READS_MAX
 
     def learn(
         self,
@@ -182,7 +182,7 @@ class Planner:
         if all_jobs is not None:
             learn_all_jobs(term, *all_jobs)
         if waiting_runs is not None:
-            term.clock.look_at(*waiting_runs, term.seen_ms)
+            term.clock.scan(*waiting_runs, term.seen_ms)
         for run_id, run in runs:
             learn_run(term, run_id, run)
 
@@ -198,24 +198,20 @@ class Planner:
         assert draft is not None, "accept follows plan"
         assert plan is draft.plan or plan == draft.plan, "only the latest plan can be accepted"
         if advanced.seats > 0:
-            self._term.pace.per_s = float(CATCH_UP_PER_SEAT_S * advanced.seats)
+            self._term.catch_up.per_s = float(CATCH_UP_PER_SEAT_S * advanced.seats)
         return accept(self._term, draft, advanced)
 
     def leave(self, doubtful: Plan | None) -> UnreportedCounts:
         """The counts for the next planner that are in no store; `doubtful`: a plan whose answer is unknown."""
         return self._term.counting.leave(doubtful)
 
-    def farewell(self) -> Plan:
+    def unreported(self) -> Plan:
         """The last plan of a leader that resigns: counts that no note has yet."""
         return Plan(notes=self._term.counting.unreported())
 
     def next_ms(self) -> int | None:
         """The next time with work to do: a due time, a held run's time, a pause's end, a refill; None: never."""
         return self._term.next_ms()
-
-    def is_due(self, now_ms: int) -> bool:
-        """Whether a job is due or a held run is to be checked."""
-        return self._term.is_due(now_ms)
 
     @property
     def seen_ms(self) -> int:
@@ -230,7 +226,7 @@ class Planner:
             timers=len(term.timers) + term.busy,
             due_soon=len(term.due) + term.timers.count_before(term.seen_ms + soon_ms, SOON_MAX),
             late=len(term.late),
-            held=dict(held_runs.held) | {"gate": len(held_runs.here), "later": held_runs.later},
+            held=dict(held_runs.held) | {"gate": len(held_runs.to_check), "later": held_runs.later},
         )
 
     @property
@@ -254,10 +250,10 @@ HANDED_BACK_REST_MS = 500  # delay before a node that cannot run a run may claim
 def _apply_entry(term: TermState, item: FeedItem) -> None:
     """Apply one feed entry, unless it is open already (applied and not consumed yet)."""
     inbox, feed = term.inbox, item.id
-    if feed in inbox.receipts:
+    if feed in inbox.refs:
         return
     mark = item.entry.mark(feed) if isinstance(item.entry, Ended) else (feed, 0)
-    inbox.receipts.open(mark)
+    inbox.refs.open(mark)
     match item.entry:
         case Ended(ends):
             term.counting.read(feed, ends)
@@ -285,7 +281,7 @@ def _apply_jobs(term: TermState, feed: int, entry: JobsPut | JobsDeleted | JobsM
         work = term.inbox.work_of(job_id, feed)
         term.inbox.jobs[job_id] = None
         if isinstance(entry, JobsPut):
-            work.is_put, work.crowd = True, max(work.crowd, entry.added)
+            work.is_put, work.batch_size = True, max(work.batch_size, entry.added)
         if isinstance(entry, JobsMoved):
             work.is_moved = True
             work.leave(feed)
@@ -295,11 +291,11 @@ def _apply_end(term: TermState, mark: Mark, end: End) -> None:
     inbox, held_runs, state, feed = term.inbox, term.held_runs, end.state, mark[0]
     is_over = state is _DONE or state is _DEAD or state is _CANCELLED
     if is_over and held_runs.is_open:
-        inbox.receipts.pay(held_runs.forget(end.run_id))
+        inbox.refs.done(held_runs.forget(end.run_id))
     if (
         is_over or end.cause is not Cause.SCHEDULE
     ) and held_runs.is_open:  # else it is to be tried again, and in the way
-        inbox.receipts.owe(feed, held_runs.wake(previous_key(end.job_id), feed))
+        inbox.refs.add(feed, held_runs.wake(previous_key(end.job_id), feed))
     if end.ran or state is _DEAD:
         slot = term.slots.get(end.job_id)
         if slot is None:
@@ -343,27 +339,27 @@ def learn_unreadable(term: TermState, job: Unreadable) -> None:
 
 def learn_all_jobs(term: TermState, found: Sequence[Job | Unreadable], after: str | None) -> None:
     """Apply a page of all jobs, each as if it had just been put; a due time that is correct does not change."""
-    inbox, survey = term.inbox, term.inbox.survey
-    assert survey is not None
+    inbox, scan = term.inbox, term.inbox.scan_all
+    assert scan is not None
     jobs = [job for job in found if isinstance(job, Job)]
     if term.clock.is_looking:
         _follow_clock(term, jobs)
-    if survey.is_ahead:
+    if scan.is_ahead:
         jobs = []
-    crowd = sum([job.next_due_ms is None and job.last_due_ms is None for job in jobs])
+    batch_size = sum([job.next_due_ms is None and job.last_due_ms is None for job in jobs])
     for job in jobs:
         work = inbox.work_of(job.id)
-        for feed in survey.feeds[:1]:  # while one of them is in the feed, the next leader scans all jobs again
+        for feed in scan.feeds[:1]:  # while one of them is in the feed, the next leader scans all jobs again
             inbox.work_of(job.id, feed)
-        work.is_put, work.crowd = True, max(work.crowd, crowd)
+        work.is_put, work.batch_size = True, max(work.batch_size, batch_size)
         learn_job(term, job.id, job)
     for each in found:
         if isinstance(each, Unreadable):
             learn_unreadable(term, each)
-    survey.after = after
+    scan.after = after
     if after is None:
-        inbox.receipts.pay(survey.feeds)
-        inbox.survey = None
+        inbox.refs.done(scan.feeds)
+        inbox.scan_all = None
     term.trim()
 
 
@@ -399,7 +395,7 @@ def learn_job(term: TermState, job_id: str, job: Job | Unreadable | None) -> Non
     if term.held_runs.held.get(UNREADABLE_KIND):
         _wake(term, unreadable_key(job_id), work.feeds)
     inbox.skip_learnt(work, slot.memory)
-    work.is_put, work.is_moved, work.crowd = False, False, 1
+    work.is_put, work.is_moved, work.batch_size = False, False, 1
     term.arm(job_id, slot)
     if work.is_idle():
         inbox.finish(job_id)
@@ -424,7 +420,7 @@ def _place(term: TermState, slot: JobSlot, job: Job, old: Job | None, *, is_plac
     """Compute the next due time of a put job; with an unusable schedule it gets none, and the error is recorded."""
     work = term.inbox.work_of(job.id)
     try:
-        next_ms = place(job, old, is_placed=is_placed, now_ms=term.seen_ms, crowd=work.crowd)
+        next_ms = place(job, old, is_placed=is_placed, now_ms=term.seen_ms, batch_size=work.batch_size)
     except Exception as error:  # noqa: BLE001  one bad job must not stop the others
         next_ms = None
         _record_bad_schedule(term, slot, job, describe(error))
@@ -452,7 +448,7 @@ def learn_run(term: TermState, run_id: str, run: Run | None) -> None:
     inbox, held_runs = term.inbox, term.held_runs
     feeds = inbox.answered(run_id)
     if run is None or run.state is not RunState.HELD:
-        inbox.receipts.pay([*feeds, *held_runs.forget(run_id)])
+        inbox.refs.done([*feeds, *held_runs.forget(run_id)])
         return
     if run.job_id not in term.slots:
         inbox.jobs[run.job_id] = None
@@ -461,7 +457,7 @@ def learn_run(term: TermState, run_id: str, run: Run | None) -> None:
         at_ms = max(at_ms, term.seen_ms + HANDED_BACK_REST_MS)
         inbox.ask_nodes()
     if at_ms > term.seen_ms and not run.is_behind:
-        inbox.receipts.pay([*feeds, *held_runs.forget(run_id)])
+        inbox.refs.done([*feeds, *held_runs.forget(run_id)])
         held_runs.admit_later(run, at_ms)
     else:
         held_runs.admit(run, feeds)
@@ -472,7 +468,7 @@ def learn_notes(term: TermState, notes: Iterable[Note]) -> None:
     feeds, term.inbox.notes = term.inbox.notes or [], None
     for key in term.set_stops(note for note in notes if note.key.startswith(STOP)):
         _wake(term, key, feeds)
-    term.inbox.receipts.pay(feeds)
+    term.inbox.refs.done(feeds)
 
 
 def learn_nodes(term: TermState, nodes: Iterable[Node]) -> None:
@@ -481,7 +477,7 @@ def learn_nodes(term: TermState, nodes: Iterable[Node]) -> None:
     term.handlers = handlers_of(nodes)
     for name in sorted(term.handlers):
         _wake(term, handler_key(name), feeds)
-    term.inbox.receipts.pay(feeds)
+    term.inbox.refs.done(feeds)
 
 
 def _wake(term: TermState, key: str, feeds: Sequence[int]) -> None:
@@ -489,7 +485,7 @@ def _wake(term: TermState, key: str, feeds: Sequence[int]) -> None:
     feed = feeds[-1] if feeds else None
     woken = term.held_runs.wake(key, feed)
     if feed is not None:
-        term.inbox.receipts.owe(feed, woken)
+        term.inbox.refs.add(feed, woken)
 
 
 def recheck_unreadable(term: TermState, notes: Iterable[Note]) -> None:

@@ -46,10 +46,10 @@ def is_backed(job: Job, nodes: Iterable[Node]) -> bool:
     return any(each.source == job.source and each.release >= job.release for each in declared)
 
 
-def forsaken(jobs: Iterable[Job], nodes: Collection[Node]) -> dict[str, list[str]]:
+def orphaned(jobs: Iterable[Job], nodes: Collection[Node]) -> dict[str, list[str]]:
     """By source: the jobs that no living node declares or can run.
 
-    A job whose handler a node of another source has runs there.  If no node is alive, no job is forsaken: all wait.
+    A job whose handler a node of another source has runs there.  If no node is alive, no job is orphaned: all wait.
     """
     if not nodes:
         return {}
@@ -124,7 +124,7 @@ def reconcile(
     elsewhere: Mapping[str, int] | None = None,
     unreadable: Collection[Unreadable] = (),
     had: Sequence[str] | None = None,
-    strangers: Collection[Declares] = (),
+    conflicting: Collection[Declares] = (),
     is_again: bool = False,
 ) -> Diff:
     """The difference between the stored jobs of `source` and the wanted ones.
@@ -132,7 +132,7 @@ def reconcile(
     `owners` is the source of wanted ids that are stored under another one; any such raises `Conflict`.  `release`
     None: that of the wanted jobs.  `peers`: the declarations of living nodes.  Jobs that are stored in another version
     (`elsewhere`) or cannot be decoded stay unchanged.  `had`: the marks of the sets of jobs that the source had (None:
-    do not refuse any), `strangers` as below.  `is_again`: the text is in force; it removes no job of a living node.
+    do not refuse any), `conflicting` as below.  `is_again`: the text is in force; it removes no job of a living node.
     """
     release = max((job.release for job in wanted), default=0) if release is None else release
     before, after = {job.id: job for job in stored if job.source == source}, {job.id: job for job in wanted}
@@ -145,7 +145,7 @@ def reconcile(
     there = [job for job in before.values() if job.declared or not is_code]
     missing = tuple(job for job in there if job.id not in after)
     is_left = (is_code or is_again) and bool(with_other_jobs(mine, peers))
-    refused = None if had is None or is_again else _refusal(there, missing, mine, had, strangers)
+    refused = None if had is None or is_again else _refusal(there, missing, mine, had, conflicting)
     pairs = [(before[job_id], job) for job_id, job in after.items() if job_id in before]
     change = tuple((old, new) for old, new in pairs if definition(old) != definition(new))
     return Diff(
@@ -170,7 +170,7 @@ def _newest(source: str, stored: Iterable[Job], peers: Collection[Declares]) -> 
     return max(releases, default=0)
 
 
-def strangers(mine: Declares, peers: Collection[Declares], *, behind: Collection[str | None]) -> list[Declares]:
+def conflicting(mine: Declares, peers: Collection[Declares], *, behind: Collection[str | None]) -> list[Declares]:
     """The declarations of living nodes, of the same source and release, with other jobs than ours, unless outdated.
 
     `behind`: the marks of texts that ours replaces: the previous text of this node and, if that is the latest one of
@@ -223,7 +223,7 @@ def _refuse_foreign(wanted: Sequence[Job], source: str, owners: Mapping[str, str
         raise Conflict(
             "; ".join(wrong[:CONFLICTS_SHOWN]) + more,
             cure="nothing was changed: give one of them another id, or remove it (`pollux jobs delete`); if a file was "
-            "renamed, say its old name in it: `name: old.yaml`; to see what one would change in the place of another: "
+            "renamed, give it its old name: `name: old.yaml`; to see what one file would change in place of another: "
             "--as old.yaml",
         )
 

@@ -36,63 +36,63 @@ class EntryRefs:
     """Number of unpaid effects of each open feed entry."""
 
     def __init__(self) -> None:
-        self._owed: dict[int, int] = {}
+        self._counts: dict[int, int] = {}
         self.marks: dict[int, Mark] = {}
         self._latest = 0
 
     def __contains__(self, feed: int) -> bool:
-        return feed in self._owed
+        return feed in self._counts
 
     def __len__(self) -> int:
-        return len(self._owed)
+        return len(self._counts)
 
     def open(self, mark: Mark) -> None:
         feed = mark[0]
-        self._owed[feed] = 0
+        self._counts[feed] = 0
         self._latest = max(self._latest, feed)
         self.marks[feed] = mark
 
-    def standing(self, marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
+    def may_be_in_feed(self, marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
         """The marks of entries that may still be in the feed: open ones, and those behind the latest read one."""
-        owed, latest = self._owed, self._latest
+        owed, latest = self._counts, self._latest
         return tuple([mark for mark in marks if mark[0] in owed or mark[0] > latest]) if marks else ()
 
-    def owe(self, feed: int, count: int = 1) -> None:
-        self._owed[feed] += count
+    def add(self, feed: int, count: int = 1) -> None:
+        self._counts[feed] += count
 
-    def pay(self, feeds: Iterable[int]) -> None:
+    def done(self, feeds: Iterable[int]) -> None:
         for feed in feeds:
-            self._owed[feed] -= 1
+            self._counts[feed] -= 1
 
-    def settled(self, paid: Iterable[int]) -> tuple[int, ...]:
+    def without(self, done: Iterable[int]) -> tuple[int, ...]:
         """The entries that owe nothing once these are paid."""
-        if not self._owed:
+        if not self._counts:
             return ()
-        paying = Counter(paid)
-        return tuple(sorted(feed for feed, owed in self._owed.items() if owed == paying[feed]))
+        paying = Counter(done)
+        return tuple(sorted(feed for feed, owed in self._counts.items() if owed == paying[feed]))
 
     def others(self, feeds: Collection[int]) -> tuple[int, ...]:
         """The open entries other than these."""
-        return () if len(feeds) == len(self._owed) else tuple(sorted(self._owed.keys() - set(feeds)))
+        return () if len(feeds) == len(self._counts) else tuple(sorted(self._counts.keys() - set(feeds)))
 
     def drop(self, feeds: Iterable[int]) -> None:
         """Remove consumed entries."""
         for feed in feeds:
-            self._owed.pop(feed, None)
+            self._counts.pop(feed, None)
             self.marks.pop(feed, None)
 
 
 class JobWork:
     """Pending work of the feed for one job."""
 
-    __slots__ = ("crowd", "ends", "error", "feeds", "is_moved", "is_put", "writes")
+    __slots__ = ("batch_size", "ends", "error", "feeds", "is_moved", "is_put", "writes")
 
     def __init__(self) -> None:
         self.feeds: tuple[int, ...] = ()  # mostly one, shared by the jobs of one put
         self.ends: list[tuple[int, End]] | tuple[tuple[int, End], ...] = ()  # by entry; a shared () while there is none
         self.is_put = False
         self.is_moved = False
-        self.crowd = 1
+        self.batch_size = 1
         self.writes = False  # the slot's next due time differs from the stored one
         self.error = ""  # why the job has no next due time, if its schedule is unusable
 
@@ -111,7 +111,7 @@ class JobWork:
         return not (self.ends or self.writes or self.error)
 
 
-class JobSurvey:
+class JobScan:
     """Scan of all jobs, a page at a time, because of an undecodable entry or a jump back of the clock."""
 
     __slots__ = ("after", "feeds", "is_ahead")
@@ -126,13 +126,13 @@ class FeedLedger:
     """Open feed entries, pending work by job, and the reads that entries request."""
 
     def __init__(self) -> None:
-        self.receipts = EntryRefs()
+        self.refs = EntryRefs()
         self.work: dict[str, JobWork] = {}
         self.jobs: dict[str, None] = {}  # to be read
         self.runs: dict[str, list[int]] = {}  # to be read, with the requesting entries
         self.notes: list[int] | None = None  # to be read, with the requesting entries
         self.nodes: list[int] | None = None
-        self.survey: JobSurvey | None = None
+        self.scan_all: JobScan | None = None
         self._entry: tuple[int, ...] = ()  # the latest one
 
     def work_of(self, job_id: str, feed: int | None = None) -> JobWork:
@@ -142,7 +142,7 @@ class FeedLedger:
             work = self.work[job_id] = JobWork()
         if feed is not None and (not work.feeds or work.feeds[-1] != feed):
             work.feeds = (*work.feeds, feed) if work.feeds else self._alone(feed)
-            self.receipts.owe(feed)
+            self.refs.add(feed)
         return work
 
     def _alone(self, feed: int) -> tuple[int, ...]:
@@ -155,7 +155,7 @@ class FeedLedger:
         feeds = self.runs.setdefault(run_id, [])
         if feed is not None:
             feeds.append(feed)
-            self.receipts.owe(feed)
+            self.refs.add(feed)
 
     def answered(self, run_id: str) -> list[int]:
         """Mark a run as read; returns the entries that requested it."""
@@ -163,27 +163,27 @@ class FeedLedger:
 
     def ask_notes(self, feed: int) -> None:
         self.notes = [*(self.notes or ()), feed]
-        self.receipts.owe(feed)
+        self.refs.add(feed)
 
     def ask_nodes(self, feed: int | None = None) -> None:
         self.nodes = self.nodes or []
         if feed is not None:
             self.nodes.append(feed)
-            self.receipts.owe(feed)
+            self.refs.add(feed)
 
     def ask_all_jobs(self, feed: int | None = None, *, ahead: bool = False) -> None:
         """Request a scan of all jobs from the first one; `ahead`: only of due times that are too far ahead."""
-        self.survey = self.survey or JobSurvey()
-        self.survey.after = None
-        self.survey.is_ahead = self.survey.is_ahead and ahead
+        self.scan_all = self.scan_all or JobScan()
+        self.scan_all.after = None
+        self.scan_all.is_ahead = self.scan_all.is_ahead and ahead
         if feed is not None:
-            self.survey.feeds.append(feed)
-            self.receipts.owe(feed)
+            self.scan_all.feeds.append(feed)
+            self.refs.add(feed)
 
     def skip_learnt(self, work: JobWork, memory: Memory) -> None:
         """Drop the ends of entries that the memory includes already; it includes all ends of an entry or none."""
         if work.ends and memory.learnt:
-            work.ends = [each for each in work.ends if self.receipts.marks[each[0]] not in memory.learnt]
+            work.ends = [each for each in work.ends if self.refs.marks[each[0]] not in memory.learnt]
 
     def tidy(self) -> None:
         """Replace emptied dicts, which would keep the size of their largest content."""
@@ -196,7 +196,7 @@ class FeedLedger:
         """Remove the work of a job, as paid."""
         work = self.work.pop(job_id, None)
         if work is not None:
-            self.receipts.pay(work.feeds)
+            self.refs.done(work.feeds)
 
 
 BURST_S = 0.1
@@ -248,12 +248,12 @@ class TermState:
         self.due: dict[str, None] = {}  # jobs, in the order in which they became due
         self.late: dict[str, bool] = {}  # job -> whether it has a timer for its next fresh due time
         self._untimed = 0  # number of late jobs without one
-        self.taught: set[str] = set()  # due jobs whose ends were written before the firing
+        self.ends_written: set[str] = set()  # due jobs whose ends were written before the firing
         self.stops: dict[str, Note] = {}
         self.stops_end_ms: int | None = None
         self.handlers: frozenset[str] | None = None
         self.ready = ready
-        self.pace = CatchUpRate(now_ms, catch_up_per_s)
+        self.catch_up = CatchUpRate(now_ms, catch_up_per_s)
         self.window: TimerWindow | None = None  # the requested one
 
     # time
@@ -281,7 +281,7 @@ class TermState:
             if now_ms - slot.next_ms <= LATE_AFTER_MIN_MS and job_id not in late:
                 due[job_id] = None
             elif job_id not in due:
-                self._line_up(job_id, slot, now_ms)
+                self._set_late(job_id, slot, now_ms)
 
     def _request_recheck(self) -> None:
         """Request a read of all jobs that could not be decoded or planned."""
@@ -289,8 +289,8 @@ class TermState:
             self.inbox.work_of(job_id).is_put = True
             self.inbox.jobs[job_id] = None
 
-    def _line_up(self, job_id: str, slot: JobSlot, now_ms: int) -> None:
-        self._unlate(job_id)
+    def _set_late(self, job_id: str, slot: JobSlot, now_ms: int) -> None:
+        self._drop_late(job_id)
         missed = self._missed(slot, now_ms)
         if missed is None:
             self.due[job_id] = None
@@ -301,7 +301,7 @@ class TermState:
         else:
             self._untimed += 1
 
-    def _unlate(self, job_id: str) -> None:
+    def _drop_late(self, job_id: str) -> None:
         if self.late.pop(job_id, None) is False:
             self._untimed -= 1
 
@@ -380,8 +380,8 @@ class TermState:
 
     def disarm(self, job_id: str) -> None:
         self.due.pop(job_id, None)
-        self._unlate(job_id)
-        self.taught.discard(job_id)
+        self._drop_late(job_id)
+        self.ends_written.discard(job_id)
         self.timers.drop(job_id)
 
     def forget_job(self, job_id: str) -> None:
@@ -389,9 +389,9 @@ class TermState:
         self.disarm(job_id)
         self.slots.drop(job_id)
         self.inbox.finish(job_id)
-        cancelled = [held.run.id for held in self.held_runs.here.values() if held.run.job_id == job_id]
+        cancelled = [held.run.id for held in self.held_runs.to_check.values() if held.run.job_id == job_id]
         for run_id in cancelled:
-            self.inbox.receipts.pay(self.held_runs.forget(run_id))
+            self.inbox.refs.done(self.held_runs.forget(run_id))
 
     def trim(self) -> None:
         """Evict idle job slots if there are too many."""
@@ -407,21 +407,14 @@ class TermState:
         """The number of jobs in memory without a timer in the heap."""
         return len(self.due) + self._untimed
 
-    def is_due(self, now_ms: int) -> bool:
-        """Whether a job is due or a held run is to be checked."""
-        if self.due or self.held_runs.here:
-            return True
-        next_ms = self.timers.next_due_ms()
-        return next_ms is not None and next_ms <= now_ms
-
     def is_left_over(self) -> bool:
         """Whether another plan could do more right now."""
         inbox = self.inbox
-        if self.due or self.held_runs.here or inbox.work or inbox.jobs or inbox.runs:
+        if self.due or self.held_runs.to_check or inbox.work or inbox.jobs or inbox.runs:
             return True
-        if inbox.notes is not None or inbox.nodes is not None or inbox.survey is not None or self.clock.is_looking:
+        if inbox.notes is not None or inbox.nodes is not None or inbox.scan_all is not None or self.clock.is_looking:
             return True
-        if self.unreadable.has_notes or (self.late and self.pace.left(self.seen_ms) >= 1):
+        if self.unreadable.has_notes or (self.late and self.catch_up.left(self.seen_ms) >= 1):
             return True
         next_ms = self.timers.next_due_ms()
         return (next_ms is not None and next_ms <= self.seen_ms) or self.timers.needs_refill(
@@ -439,6 +432,6 @@ class TermState:
             self.stops_end_ms,
             self.unreadable.again_ms,
             self.counting.again_ms,
-            self.pace.ready_ms() if self.late else None,
+            self.catch_up.ready_ms() if self.late else None,
         ]
         return min((time for time in times if time is not None), default=None)

@@ -11,7 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pollux.model import Note, NotePut, Plan, Spoilt, UnreadableNote, aside_key, feed_value, jobs_value, set_aside
+from pollux.model import (
+    Note,
+    NotePut,
+    Plan,
+    Spoilt,
+    UnreadableNote,
+    feed_value,
+    jobs_value,
+    unreadable_note,
+    unreadable_note_key,
+)
 from pollux.model.unreadable import FEED, JOBS, SCHEDULES
 
 AGAIN_MS = 60_000
@@ -29,7 +39,7 @@ class NamedJobs:
 
     def recall(self, note: Note) -> UnreadableNote | None:
         self._stored, self._is_stored = note.value, False
-        return set_aside(note)
+        return unreadable_note(note)
 
     def put(self, job_id: str, why: str) -> None:
         if self.why.get(job_id) != why:
@@ -52,20 +62,20 @@ class UnreadableState:
     """The leader's state of everything it cannot decode or plan."""
 
     def __init__(self, version: int) -> None:
-        self._unread = NamedJobs(aside_key(JOBS, version))
-        self._unplanned = NamedJobs(aside_key(SCHEDULES, version))
+        self._unread = NamedJobs(unreadable_note_key(JOBS, version))
+        self._unplanned = NamedJobs(unreadable_note_key(SCHEDULES, version))
         self._named = {each.key: each for each in (self._unread, self._unplanned)}
         self.jobs, self.schedules = self._unread.why, self._unplanned.why
         self.entries: dict[int, Spoilt] = {}  # open feed entries that cannot be decoded
         self.again_ms: int | None = None
-        self._feed_key = aside_key(FEED, version)
+        self._feed_key = unreadable_note_key(FEED, version)
         self._kept: UnreadableNote | None = None
 
     def recall(self, notes: Iterable[Note]) -> list[UnreadableNote]:
         """Read the notes of the previous leader; returns those about jobs, which are to be rechecked."""
         found = {note.key: note for note in notes if note.key in self._named or note.key == self._feed_key}
         kept = found.pop(self._feed_key, None)
-        self._kept = None if kept is None else set_aside(kept)
+        self._kept = None if kept is None else unreadable_note(kept)
         recalled = [self._named[key].recall(note) for key, note in found.items()]
         return [each for each in recalled if each is not None]
 
@@ -129,6 +139,6 @@ class UnreadableState:
             if put.key in self._named:
                 self._named[put.key].accept(put)
             elif put.key == self._feed_key:
-                self._kept = set_aside(Note(put.key, put.value))
+                self._kept = unreadable_note(Note(put.key, put.value))
         for number in plan.consumed if self.entries else ():
             self.entries.pop(number, None)

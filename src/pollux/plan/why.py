@@ -25,14 +25,14 @@ from pollux.model import (
     Overlap,
     Run,
     RunState,
-    held_up,
+    blocked_leader,
     leadership,
     serve_words,
     unserved,
 )
 from pollux.model.leader_notes import CAME_BACK_MS
 from pollux.plan.due_decision import lies_ahead
-from pollux.plan.gate import UNDECLARED, GateState, Held, drain_of, gate, handlers_of, nobody_knows, stop_of, stop_words
+from pollux.plan.gate import UNDECLARED, GateState, Held, drain_of, gate, handlers_of, no_handler, stop_of, stop_words
 from pollux.plan.reconcile import is_backed
 from pollux.units import SECOND_MS, format_ms
 
@@ -140,13 +140,13 @@ def why_unreadable(job: Unreadable, run: Run | None = None) -> Why:
 
 def why_unreadable_run(run: Unreadable) -> Why:
     """Why a run that cannot be decoded here does not run; a node that claims it may be able to decode it."""
-    words = f"it cannot be read here ({run.why}): a node of a newer release may know it, else it dies when claimed"
+    words = f"it cannot be read here ({run.why}): a newer release may read it, else it is dead when claimed"
     return Why(
         "unreadable", words, cure=f"start such a node; if another program wrote it: pollux runs cancel {run.name}"
     )
 
 
-def beside_unreadable(why: Why, runs: Sequence[Unreadable]) -> Why:
+def with_unreadable_runs(why: Why, runs: Sequence[Unreadable]) -> Why:
     """The explanation with a list of the job's live runs that cannot be decoded."""
     named = "".join(f"; {unreadable_words(run)}" for run in runs)
     return replace(why, reason=why.reason + named) if named else why
@@ -221,19 +221,19 @@ def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
         cure = f"start a node: {serve_words(job.scheduler_version)}"
         return Why("stranded", "no live node: it is neither fired nor run", cure=cure)
     if job.handler not in handlers_of(nodes):
-        return Why("stranded", nobody_knows(job.handler), cure=_start_one(job, nodes))
+        return Why("stranded", no_handler(job.handler), cure=_start_one(job, nodes))
     late_ms = now_ms - due_ms
     led = leadership(all_nodes, now_ms=now_ms, version=job.scheduler_version)
-    held = held_up(all_nodes, job.scheduler_version)
+    held = blocked_leader(all_nodes, job.scheduler_version)
     held = held and f"; {held}"
     if late_ms > GRACE_MS and not led.is_led:
         return Why("stranded", f"it was due {_span(late_ms)} ago, and {led.seen}", cure=led.cure)
     if late_ms > GRACE_MS:
         words = f"it was due {_span(late_ms)} ago; missed due times are made up for step by step"
         cure = "if it stays so, look at the CPU and the log of the leader: pollux nodes"
-        return Why("due", words + held, now_ms, "pollux health tells the cure" if held else cure)
+        return Why("due", words + held, now_ms, "pollux health shows the cure" if held else cure)
     if late_ms >= 0:
-        return Why("due", f"it is due now{held}", due_ms, "pollux health tells the cure" if held else "")
+        return Why("due", f"it is due now{held}", due_ms, "pollux health shows the cure" if held else "")
     words = f"it is due in {_span(-late_ms)}"
     if lies_ahead(job, now_ms):
         words += f", further ahead than its schedule allows: {CAME_BACK}"
@@ -267,7 +267,7 @@ def why_run(
                 "done", "it is done" if run.finished_ms is None else f"it is done, {_ago(run.finished_ms, now_ms)}"
             )
         case RunState.DEAD:
-            cure = f"mend the cause, then revive it: pollux dead revive {run.id}"
+            cure = f"fix the cause, then revive it: pollux dead revive {run.id}"
             return Why("dead", f"it is a dead letter: {run.error or 'no error message'}", cure=cure)
         case RunState.CANCELLED:
             return Why("cancelled", f"it was cancelled: {run.cancel or run.error or 'no reason recorded'}")
@@ -303,27 +303,27 @@ def _ready(run: Run, job: Job | None, nodes: Sequence[Node], ahead: int | None, 
         cure = f"start a node: {serve_words(run.scheduler_version)}"
         return Why("stranded", "it is ready, but no node lives", cure=cure)
     if job is not None and job.handler not in handlers_of(nodes):
-        return Why("stranded", f"it is ready, but {nobody_knows(job.handler)}", cure=_start_one(job, nodes))
+        return Why("stranded", f"it is ready, but {no_handler(job.handler)}", cure=_start_one(job, nodes))
     working = [node for node in nodes if not node.draining]
     if not working:
         return Why("stranded", "it is ready, but every live node drains", cure="resume a node, or start one")
     seats = sum(node.seats for node in working)
     free = sum(max(0, node.seats - node.busy) for node in working)
     expected_ms = None if ahead is None else _expected_ms(job, ahead, seats, free, now_ms)
-    crowd = f"; {_crowd(ahead)}" if ahead else ""
+    position = f"; {_runs_ahead(ahead)}" if ahead else ""
     if free == 0:
-        words = f"it is ready, but all {seats} seats are busy{crowd}"
+        words = f"it is ready, but all {seats} seats are busy{position}"
         return Why("ready", words, expected_ms, "add seats or nodes, or wait")
     if ahead is None:
         return Why("ready", "it is ready")
     if ahead >= free:
         return Why(
-            "ready", f"it is ready{crowd}", expected_ms, "add seats or nodes, give it a higher priority, or wait"
+            "ready", f"it is ready{position}", expected_ms, "add seats or nodes, give it a higher priority, or wait"
         )
-    return Why("ready", f"it is ready and will be claimed next{crowd}", now_ms)
+    return Why("ready", f"it is ready and will be claimed next{position}", now_ms)
 
 
-def _crowd(ahead: int) -> str:
+def _runs_ahead(ahead: int) -> str:
     many = f"{ahead:,}" if ahead <= AHEAD_MAX else f"more than {AHEAD_MAX:,}"
     return f"{many} {'run is' if ahead == 1 else 'runs are'} ahead of it"
 

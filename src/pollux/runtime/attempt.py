@@ -9,8 +9,8 @@
 
 A handler that outlives its settlement keeps its seat until it ends.
 
-A job may ask for a child process (`isolation/`), and a run that lost its lease twice is tried in one.  A child that is
-asked to stop and does not is killed, so it outlives the settlement of its run by a moment at most.
+A job may ask for a child process (`isolation.py`), and a run that lost its lease twice is tried in one.  A child that
+is asked to stop and does not is killed, so it outlives the settlement of its run by a moment at most.
 
 A handler that blocks cannot be interrupted: its timeout settles the run at once and sets `ctx.cancelled`.  After a
 request to stop, a handler that returns None has stopped; one that returns a value has finished, except for a
@@ -68,7 +68,7 @@ from pollux.store.contract import Settlement
 if TYPE_CHECKING:
     from pollux.runtime.settler import Settler
 
-DEAF_MS = 2_000  # how long a handler may take to stop after a timeout
+STOP_MS = 2_000  # how long a handler may take to stop after a timeout
 CANCEL_MS = 10_000  # how long it may take to stop after a cancel request
 KILL_SECONDS = 1.0  # the part of these that is reserved for killing a child
 POSTPONED_MS = 100  # least delay of a run that could not begin: no tight loop of claims
@@ -88,7 +88,7 @@ class Pool:
         self._taken: dict[int, Seat] = {}
         self._numbers: list[int] = list(range(seats, 0, -1))  # a heap is not needed: any free number will do
         self._highest = seats
-        self._is_draining = False
+        self.is_draining = False
         self.on_free: Callable[[], None] | None = None
         self.on_empty: Callable[[], None] | None = None
 
@@ -103,11 +103,7 @@ class Pool:
     @property
     def free(self) -> int:
         """How many runs may be claimed now."""
-        return 0 if self._is_draining else max(0, self._seats - len(self._taken))
-
-    @property
-    def is_draining(self) -> bool:
-        return self._is_draining
+        return 0 if self.is_draining else max(0, self._seats - len(self._taken))
 
     @property
     def seated(self) -> tuple[Seat, ...]:
@@ -115,7 +111,7 @@ class Pool:
         return tuple(self._taken.values())
 
     def try_seat(self, run: Run) -> Seat | None:
-        if self._is_draining or len(self._taken) >= self._seats:
+        if self.is_draining or len(self._taken) >= self._seats:
             return None
         number = self._numbers.pop() if self._numbers else self._one_more()
         seat = self._taken[number] = Seat(number, run)
@@ -140,10 +136,10 @@ class Pool:
 
     def drain(self) -> None:
         """Refuse new runs; seated ones go on."""
-        self._is_draining = True
+        self.is_draining = True
 
     def resume(self) -> None:
-        self._is_draining = False
+        self.is_draining = False
         if self.on_free is not None:
             self.on_free()
 
@@ -190,13 +186,13 @@ class WorkerState:
         self.secrets = secrets or Secrets()
         self.clock, self.events, self.dice = clock, events, dice
         self.time = StoreClock(clock, events)
-        self.hands = HandlerThreads()
+        self.threads = HandlerThreads()
         self.child_memory, self.crashes_max, self.isolates = CHILD_MEMORY, CRASHES_MAX, True
         self.tracing: Tracing | None = None  # None: runs have no traces
         self.suspects: set[Attempt] = set()  # running in children now, because workers died with them
         self.idle_children = IdleChildren()
         self.settler: Settler
-        self.watchman: TimeoutWatch
+        self.timeouts: TimeoutWatch
         self.leases: dict[str, Attempt] = {}  # by run: claimed, the settle not yet answered
         self.running: set[Attempt] = set()  # handler code has not ended
         self.late = Lateness()  # from due (or visible) to the handler's start
@@ -212,6 +208,7 @@ class Attempt:
 
     __slots__ = (
         "asked",
+        "check_at",
         "ctx",
         "handler",
         "is_begun",
@@ -219,8 +216,6 @@ class Attempt:
         "is_settled",
         "is_stuck",
         "job",
-        "kit",
-        "look_at",
         "reason",
         "renew_at",
         "run",
@@ -231,32 +226,33 @@ class Attempt:
         "token",
         "trust_until",
         "work",
+        "worker",
     )
 
     def __init__(
-        self, kit: WorkerState, run: Run, job: Job, trust_until: float = NEVER, renew_at: float = NEVER
+        self, worker: WorkerState, run: Run, job: Job, trust_until: float = NEVER, renew_at: float = NEVER
     ) -> None:
-        self.kit, self.run, self.job, self.token = kit, run, job, run.token
+        self.worker, self.run, self.job, self.token = worker, run, job, run.token
         self.trust_until, self.renew_at = trust_until, renew_at
         self.asked: StopReason | None = None
         self.reason = ""
         self.sent_progress = ""  # the latest progress that the store has
         self.is_begun = self.is_settled = self.is_stuck = self.is_isolated = False
-        self.look_at = NEVER
+        self.check_at = NEVER
         self.started_ms = 0
         self.ctx: Context | None = None
         self.work: asyncio.Task[None] | None = None
         self.seat: Seat | None = None
-        before = kit.leases.get(run.id)
+        before = worker.leases.get(run.id)
         if before is not None:
             before.lose("this node claimed the run a second time")
-        kit.leases[run.id] = self
+        worker.leases[run.id] = self
 
-    def let_go(self) -> bool:
+    def drop_lease(self) -> bool:
         """Drop the lease; false if it was dropped before."""
-        if self.kit.leases.get(self.run.id) is not self:
+        if self.worker.leases.get(self.run.id) is not self:
             return False
-        del self.kit.leases[self.run.id]
+        del self.worker.leases[self.run.id]
         return True
 
     @property
@@ -270,34 +266,34 @@ class Attempt:
 
         `now_ms` is the same for all runs of a claim: they begin together.
         """
-        kit, run, job = self.kit, self.run, self.job
+        worker, run, job = self.worker, self.run, self.job
         self.handler, self.seat = handler, seat
         self.timeout_ms = timeout_of(job, handler)
         self.started_ms = now_ms
         late_ms = now_ms - max(run.due_ms, run.visible_ms)
-        kit.started += 1
-        kit.late.add(late_ms)
-        if kit.events.wants(RunStarted):
+        worker.started += 1
+        worker.late.add(late_ms)
+        if worker.events.wants(RunStarted):
             delivery = run.id, run.job_id, run.fence
-            kit.events.emit(RunStarted(*delivery, max(0, late_ms), run.attempt + 1, now_ms - late_ms, now_ms))
-        kit.running.add(self)
-        self.is_isolated = kit.isolates and isolates(handler, job, run)
+            worker.events.emit(RunStarted(*delivery, max(0, late_ms), run.attempt + 1, now_ms - late_ms, now_ms))
+        worker.running.add(self)
+        self.is_isolated = worker.isolates and isolates(handler, job, run)
         if self.is_isolated and is_suspect(handler, job, run):
-            kit.suspects.add(self)
+            worker.suspects.add(self)
         try:
             if self.is_isolated:
                 check_place(handler, is_whole=True)
-            params = kit.secrets.params_of(job)
+            params = worker.secrets.params_of(job)
             kwargs = handler.bind({**params, **run.payload} if run.payload else params)
-            deadline_ms, store_now = now_ms + self.timeout_ms, kit.time.now_ms
-            self.ctx = Context(run, job, handler, kit.clock, deadline_ms, kit.registry, now_ms=store_now)
-            if kit.tracing is not None:
-                self.ctx.traceparent = kit.tracing.traceparent(run.id, run.fence)
+            deadline_ms, store_now = now_ms + self.timeout_ms, worker.time.now_ms
+            self.ctx = Context(run, job, handler, worker.clock, deadline_ms, worker.registry, now_ms=store_now)
+            if worker.tracing is not None:
+                self.ctx.traceparent = worker.tracing.traceparent(run.id, run.fence)
         except Exception as error:  # noqa: BLE001  params come from outside
             self._ended(None, error, fault=Fault.PERMANENT)
             return
-        self.look_at = mono_ms + self.timeout_ms
-        kit.watchman.expect(min(self.look_at, self.trust_until))
+        self.check_at = mono_ms + self.timeout_ms
+        worker.timeouts.expect(min(self.check_at, self.trust_until))
         self._call(handler, self.ctx, kwargs)
 
     def _call(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> None:
@@ -305,14 +301,14 @@ class Attempt:
             self.work = asyncio.get_running_loop().create_task(self._await(handler, ctx, kwargs))
         else:
             try:
-                self.kit.hands.submit(self._traced(ctx, lambda: handler.invoke(ctx, kwargs)), self._ended)
-            except Exception as error:  # noqa: BLE001  no thread to be had: this attempt has failed, its seat is free
+                self.worker.threads.submit(self._traced(ctx, lambda: handler.invoke(ctx, kwargs)), self._ended)
+            except Exception as error:  # noqa: BLE001  no thread could be started: this attempt has failed, its seat is free
                 self._ended(None, error)
 
     async def _await(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> None:
         self.is_begun = True
-        if self.kit.tracing is not None:
-            self.kit.tracing.enter(ctx.traceparent)
+        if self.worker.tracing is not None:
+            self.worker.tracing.enter(ctx.traceparent)
         try:
             call = self._in_child(handler, ctx, kwargs) if self.is_isolated else guarded(handler.invoke(ctx, kwargs))
             value = await call
@@ -326,7 +322,7 @@ class Attempt:
 
     def _traced(self, ctx: Context, call: Callable[[], Any]) -> Callable[[], Any]:
         """Wrap the call for a thread so that it runs in the attempt's span, in a context of its own."""
-        tracing = self.kit.tracing
+        tracing = self.worker.tracing
         if tracing is None:
             return call
 
@@ -337,50 +333,50 @@ class Attempt:
         return lambda: Variables().run(entered)
 
     async def _in_child(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> Any:
-        def patience() -> float:
-            return (CANCEL_MS if self.asked is StopReason.CANCEL else DEAF_MS) / 1000 - KILL_SECONDS
+        def stop_seconds() -> float:
+            return (CANCEL_MS if self.asked is StopReason.CANCEL else STOP_MS) / 1000 - KILL_SECONDS
 
-        idle = self.kit.idle_children if self in self.kit.suspects else None
-        memory = self.kit.child_memory
+        idle = self.worker.idle_children if self in self.worker.suspects else None
+        memory = self.worker.child_memory
         return await call_in_child(
-            handler, ctx, kwargs, memory=memory, patience=patience, leave=self._permit_seconds, idle=idle
+            handler, ctx, kwargs, memory=memory, stop_seconds=stop_seconds, permit=self._permit_seconds, idle=idle
         )
 
     def _permit_seconds(self) -> float | None:
         """Return for how many seconds a child may begin the handler; None: not (asked to stop, lease not trusted)."""
-        left_ms = self.trust_until - self.kit.clock.mono_ms()
+        left_ms = self.trust_until - self.worker.clock.mono_ms()
         if left_ms <= 0:
             self.lose("it could not be renewed before its handler began")
         return None if self.asked is not None else left_ms / 1000
 
     def _ended(self, value: Any, error: BaseException | None, *, fault: Fault | None = None) -> None:
         """Settle the run if `give_up` has not, and free the seat; called when handler code has ended."""
-        kit = self.kit
-        kit.running.discard(self)
-        kit.suspects.discard(self)
+        worker = self.worker
+        worker.running.discard(self)
+        worker.suspects.discard(self)
         if self.is_stuck:
-            kit.stuck -= 1
+            worker.stuck -= 1
             self.is_stuck = False
-            if kit.on_stuck is not None:
-                kit.on_stuck()
+            if worker.on_stuck is not None:
+                worker.on_stuck()
         if not self.is_settled:
             self.is_settled = True
-            kit.settler.put(self, self._judged(value, error, fault))
+            worker.settler.put(self, self._judged(value, error, fault))
         if self.seat is not None:
-            kit.pool.leave(self.seat)
+            worker.pool.leave(self.seat)
 
     def _judged(self, value: Any, error: BaseException | None, fault: Fault | None) -> Settlement:
         try:
             return self._judge(value, error, fault)
         except Exception as broken:  # noqa: BLE001  a run that cannot be judged must not stay leased for ever
             reason = f"its end could not be judged: {describe(broken, hide)}"
-            outcome = Outcome(self.started_ms, self.kit.time.now_ms(), Fault.PERMANENT, reason)
+            outcome = Outcome(self.started_ms, self.worker.time.now_ms(), Fault.PERMANENT, reason)
             return Settlement(self.run.id, self.token, Dead(reason), outcome)
 
     def _judge(self, value: Any, error: BaseException | None, fault: Fault | None) -> Settlement:
         if self.asked is not None and self._has_stopped(value, error):
             return self._stopped(self.asked)
-        ended_ms = self.kit.time.now_ms()
+        ended_ms = self.worker.time.now_ms()
         if isinstance(error, Postponed):
             again_ms = ended_ms + max(POSTPONED_MS, int(error.after_s * 1000))
             return Settlement(self.run.id, self.token, Back(again_ms), progress=one_line(hide(error.reason)))
@@ -406,9 +402,9 @@ class Attempt:
         return self.asked is not StopReason.TIMEOUT or error is None or isinstance(error, asyncio.CancelledError)
 
     def _decided(self, outcome: Outcome) -> Settlement:
-        kit, run = self.kit, self.run
+        worker, run = self.worker, self.run
         verdict = decide(
-            outcome, run, self.job, now_ms=outcome.ended_ms, roll=kit.dice.random(), crashes_max=kit.crashes_max
+            outcome, run, self.job, now_ms=outcome.ended_ms, roll=worker.dice.random(), crashes_max=worker.crashes_max
         )
         if outcome.fault is None and self.ctx is not None and self.ctx.follow_ups:
             return Settlement(run.id, self.token, verdict, outcome, tuple(self.ctx.follow_ups))
@@ -435,9 +431,9 @@ class Attempt:
         match asked:
             case StopReason.TIMEOUT:
                 late = TimeoutError(self.reason)
-                return self._decided(self._failure(late, Fault.TRANSIENT, self.kit.time.now_ms()))
+                return self._decided(self._failure(late, Fault.TRANSIENT, self.worker.time.now_ms()))
             case StopReason.CANCEL:
-                ran = Outcome(self.started_ms, self.kit.time.now_ms()) if self.started_ms else None
+                ran = Outcome(self.started_ms, self.worker.time.now_ms()) if self.started_ms else None
                 return Settlement(self.run.id, self.token, Cancelled(self.reason), ran)
             case StopReason.DRAIN | StopReason.LOST:
                 return Settlement(self.run.id, self.token, Back())
@@ -447,7 +443,7 @@ class Attempt:
     def hand_back(self, verdict: Verdict) -> None:
         """Settle a run of which no handler code ran: back, held or cancelled."""
         self.is_settled = True
-        self.kit.settler.put(self, Settlement(self.run.id, self.token, verdict))
+        self.worker.settler.put(self, Settlement(self.run.id, self.token, verdict))
 
     def cancel(self, reason: str) -> None:
         """Ask the handler to stop because its run was cancelled."""
@@ -457,27 +453,27 @@ class Attempt:
     def drain(self) -> None:
         """Ask the handler to stop because the node drains; the run goes back uncharged."""
         if self.asked is None and not self.is_settled:
-            self._ask(StopReason.DRAIN, "the node is shutting down", DEAF_MS)
+            self._ask(StopReason.DRAIN, "the node is shutting down", STOP_MS)
 
     def lose(self, why: str) -> None:
         """Stop without a settlement: the lease is lost.  The store answers a settle that is already under way."""
-        if not self.let_go() or self.is_settled:
+        if not self.drop_lease() or self.is_settled:
             return
         self.is_settled = True
-        self.kit.leases_lost += 1
-        self.kit.events.emit(self.lost(why))
-        self._ask(StopReason.LOST, f"the lease was lost: {why}", DEAF_MS)
+        self.worker.leases_lost += 1
+        self.worker.events.emit(self.lost(why))
+        self._ask(StopReason.LOST, f"the lease was lost: {why}", STOP_MS)
 
     def lost(self, why: str) -> LeaseWasLost:
-        run, lost_ms = self.run, self.kit.time.now_ms()
+        run, lost_ms = self.run, self.worker.time.now_ms()
         return LeaseWasLost(run.id, run.job_id, why, run.fence, run.attempt + 1, self.started_ms, lost_ms)
 
-    def _ask(self, asked: StopReason, reason: str, patience_ms: int) -> None:
+    def _ask(self, asked: StopReason, reason: str, stop_ms: int) -> None:
         self.asked, self.reason = asked, reason
         if self.ctx is not None:
             self.ctx.cancel(reason)
-        self.look_at = self.kit.clock.mono_ms() + patience_ms
-        self.kit.watchman.expect(self.look_at)
+        self.check_at = self.worker.clock.mono_ms() + stop_ms
+        self.worker.timeouts.expect(self.check_at)
         if self.work is not None:
             self.work.cancel()
             if not self.is_begun:  # a task cancelled before its first step never calls `_ended`
@@ -486,12 +482,12 @@ class Attempt:
     # deadlines
 
     def overdue(self) -> None:
-        """Act on `look_at`: ask to stop at the timeout, give up when the time to stop is over."""
+        """Act on `check_at`: ask to stop at the timeout, give up when the time to stop is over."""
         if self.asked is None:
-            self._ask(StopReason.TIMEOUT, f"it ran longer than {self.timeout_ms} ms", DEAF_MS)
+            self._ask(StopReason.TIMEOUT, f"it ran longer than {self.timeout_ms} ms", STOP_MS)
             if self.work is not None:
                 return
-        self.look_at = NEVER
+        self.check_at = NEVER
         self.give_up()
 
     def give_up(self) -> None:
@@ -499,16 +495,16 @@ class Attempt:
         assert self.asked is not None
         if not self.is_settled:
             self.is_settled = True
-            self.kit.settler.put(self, self._stopped(self.asked))
+            self.worker.settler.put(self, self._stopped(self.asked))
         if self.is_isolated and self.work is not None:
             self.work.cancel()  # a second time: the child is killed at once
-        if not self.is_stuck and self in self.kit.running:
+        if not self.is_stuck and self in self.worker.running:
             self.is_stuck = True
-            self.kit.stuck += 1
-            self.kit.stuck_ever += 1
-            self.kit.events.emit(HandlerStuck(self.run.id, self.run.job_id, self.kit.stuck))
-            if self.kit.on_stuck is not None:
-                self.kit.on_stuck()
+            self.worker.stuck += 1
+            self.worker.stuck_ever += 1
+            self.worker.events.emit(HandlerStuck(self.run.id, self.run.job_id, self.worker.stuck))
+            if self.worker.on_stuck is not None:
+                self.worker.on_stuck()
 
 
 def timeout_of(job: Job, handler: Handler) -> int:
@@ -538,7 +534,7 @@ class TimeoutWatch(Loop):
     """Stop handlers at their timeout, and when their lease can no longer be trusted."""
 
     def __init__(self, running: set[Attempt], *, clock: Clock, events: Events) -> None:
-        super().__init__("watchman", clock=clock, events=events)
+        super().__init__("timeouts", clock=clock, events=events)
         self.running = running
         self._next = NEVER
 
@@ -553,8 +549,8 @@ class TimeoutWatch(Loop):
         for attempt in sorted(self.running, key=by_run):
             if attempt.trust_until <= now and not attempt.is_settled:
                 attempt.lose("it could not be renewed in time")
-            if attempt.look_at <= now:
+            if attempt.check_at <= now:
                 attempt.overdue()
-            soonest = min(soonest, attempt.look_at, NEVER if attempt.is_settled else attempt.trust_until)
+            soonest = min(soonest, attempt.check_at, NEVER if attempt.is_settled else attempt.trust_until)
         self._next = soonest
         return Rest.UNTIL_WOKEN if soonest == NEVER else Rest(max(1.0, soonest - now))

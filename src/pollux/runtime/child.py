@@ -108,7 +108,7 @@ class NodeConnection:
         connection.set_inheritable(False)
         self._socket, self._lock, self._asking = connection, threading.Lock(), threading.Lock()
         self._replies: SimpleQueue[FollowUpAccepted | FollowUpRefused] = SimpleQueue()
-        self._orders: SimpleQueue[CallFrame | BeginFrame | CancelFrame | None] = SimpleQueue()  # None: the node is gone
+        self._orders: SimpleQueue[CallFrame | BeginFrame | CancelFrame | None] = SimpleQueue()  # None: no node
         self._cancelling = threading.Lock()
         self._on_cancel: Callable[[str], None] | None = None
         self._cancel_reason: str | None = None
@@ -170,7 +170,7 @@ class NodeConnection:
             try:
                 frame = self._read()
             except (EOFError, OSError):
-                self._orders.put(None)  # the node has exited; the warden ends this process
+                self._orders.put(None)  # the node has exited; the guard process ends this one
                 return
             match frame:
                 case FollowUpAccepted() | FollowUpRefused():
@@ -213,9 +213,9 @@ class ChildContext(Context):
     def progress(self, value: float | str, words: str = "", *, of: float | None = None) -> None:
         super().progress(value, words, of=of)
         if time.monotonic() - self._sent_at >= PROGRESS_SECONDS:
-            self.tell_progress()
+            self.send_progress()
 
-    def tell_progress(self) -> None:
+    def send_progress(self) -> None:
         """Relay the latest progress, unless the node has it."""
         if self.last_progress != self._sent:
             self._sent, self._sent_at = self.last_progress, time.monotonic()
@@ -262,7 +262,7 @@ def _run(
         value = invoke(handler, ctx, call, connection)
     except BaseException as error:  # noqa: BLE001  whatever it raises is its outcome
         return _failure(error, call.package), error
-    ctx.tell_progress()
+    ctx.send_progress()
     if isinstance(value, StoppedFrame):
         return value, None
     try:

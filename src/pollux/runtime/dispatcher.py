@@ -82,16 +82,18 @@ class ClaimBackoff:
 class Dispatcher(Loop):
     """Keep the pool filled with claimed runs."""
 
-    def __init__(self, store: Store, kit: WorkerState, node_id: str, *, options: RuntimeOptions | None = None) -> None:
-        super().__init__("dispatcher", clock=kit.clock, events=kit.events)
-        self.store, self.kit, self.node_id = store, kit, node_id
+    def __init__(
+        self, store: Store, worker: WorkerState, node_id: str, *, options: RuntimeOptions | None = None
+    ) -> None:
+        super().__init__("dispatcher", clock=worker.clock, events=worker.events)
+        self.store, self.worker, self.node_id = store, worker, node_id
         self.options = options or RuntimeOptions()
         self.waits = store.capabilities.waits
         self.is_signalled = store.capabilities.rings
         self.on_empty_wait: Callable[[], None] | None = None
         self.on_listen_end: Callable[[], None] | None = None  # called when a wait that hears signals has ended
-        self.listening_since: float | None = None  # None: not waiting, or signals are not heard in time
-        self.on_steered: Callable[[], None] | None = None  # called when a stop or a setting has changed
+        self.listening_since: float | None = None  # None: not waiting, or signals are not received in time
+        self.on_settings_changed: Callable[[], None] | None = None  # called when a stop or a setting has changed
         self.claims = 0
         self.claimed = 0
         self.handed_back = 0
@@ -104,9 +106,9 @@ class Dispatcher(Loop):
         self._own_drain = drain_key(node_id)
         self._drains: list[object] = []  # values of the drain notes in force
         self._must_read_stops = True  # before the first claim, too
-        self.heard_at: float | None = None  # when a claim last returned, with the revision of the stops
+        self.answered_at: float | None = None  # when a claim last returned, with the revision of the stops
         self._refused_at: float | None = None
-        self.backoff = ClaimBackoff(clock=kit.clock, dice=kit.dice)
+        self.backoff = ClaimBackoff(clock=worker.clock, dice=worker.dice)
         self._unknown_handlers: set[str] = set()  # handlers of the latest claim that are not registered here
         self._other_handlers: set[str] = set()  # handlers of living nodes, at most `NODES_MS` old
         self._other_handlers_read_at: float | None = None
@@ -122,7 +124,7 @@ class Dispatcher(Loop):
         usual = 100 if self.waits else 1_000
         return usual if self.options.min_poll_ms is None else self.options.min_poll_ms
 
-    def heed(self) -> None:
+    def reread_stops(self) -> None:
         """Read the stops before the next claim: one of them has changed."""
         self._must_read_stops = True
         self.wake()
@@ -142,22 +144,22 @@ class Dispatcher(Loop):
         claimed = await self._claim(max(1, asked), wait_ms=self.options.long_poll_ms if waits and free else 0)
         if claimed is None:
             return Rest.NONE  # another turn was requested
-        heard = self.heard_at = self.clock.mono_ms()
-        self.kit.time.learn(claimed.now_ms, asked=begun, heard=heard)
+        answered = self.answered_at = self.clock.mono_ms()
+        self.worker.time.learn(claimed.now_ms, asked=begun, answered=answered)
         if claimed.answer is Answer.FULL:
             return self._refused()
         await self._refresh_stops(claimed.stops_revision)
         if claimed.runs:
             self._token = None
             self._unknown_handlers.clear()
-            seated = self._seat_all(claimed, begun, heard)
+            seated = self._seat_all(claimed, begun, answered)
             lets = bool(self._unknown_handlers) and await self._others_have_handlers()
             self.backoff.record(seated=seated, asked=asked, claimed=len(claimed.runs), lets_others=lets)
             if not seated:
                 return Rest(self.backoff.rest_ms(self.min_poll_ms))  # nothing to run here: let other nodes claim first
             return Rest.NONE if self._free() else Rest.UNTIL_WOKEN
         self._token = None
-        return self._rest_of_empty(begun, heard)
+        return self._rest_of_empty(begun, answered)
 
     async def _others_have_handlers(self) -> bool:
         """Whether a living node has one of the missing handlers; else there is no reason to back off."""
@@ -184,15 +186,15 @@ class Dispatcher(Loop):
             self._attempt(run, claimed.jobs.get(run.job_id), float("inf"), float("inf")).hand_back(Back())
 
     def _free(self) -> int:
-        if self.is_stopping or not self.kit.settler.has_room:
+        if self.is_stopping or not self.worker.settler.has_room:
             return 0
-        return min(self.kit.pool.free, self.options.batch)
+        return min(self.worker.pool.free, self.options.batch)
 
     async def _claim(self, limit: int, *, wait_ms: int) -> Claimed | None:
         """Claim; None: interrupted.  The token is kept until its claim is answered and its runs are seated."""
         options = self.options
         if self._token is None:
-            self._token = f"{new_id(self.kit.time.now_ms(), self.kit.dice)}.{self._token_suffix}"
+            self._token = f"{new_id(self.worker.time.now_ms(), self.worker.dice)}.{self._token_suffix}"
             self.claims += 1
         first = 3 if self.claims % 16 == 0 else 2 if self.claims % 8 == 0 else 1
         call = self.store.claim(
@@ -224,8 +226,8 @@ class Dispatcher(Loop):
             self.events.emit(ClaimsRefused(self.node_id, f"more than {self.options.feed_max} ends are unread"))
         return Rest(FULL_REST_MS)
 
-    def _rest_of_empty(self, begun: float, heard: float) -> Rest:
-        elapsed = heard - begun
+    def _rest_of_empty(self, begun: float, answered: float) -> Rest:
+        elapsed = answered - begun
         if self.backoff.is_polling:
             self.backoff.record(seated=0, asked=1, claimed=0, lets_others=False)
             return Rest(self.backoff.rest_ms(self.min_poll_ms))
@@ -237,8 +239,8 @@ class Dispatcher(Loop):
         if revision == self._stops_revision:
             return
         await self._read_stops()
-        if self.on_steered is not None:
-            self.on_steered()
+        if self.on_settings_changed is not None:
+            self.on_settings_changed()
         self._stops_revision = revision
 
     async def _read_stops(self) -> None:
@@ -247,32 +249,34 @@ class Dispatcher(Loop):
         self._stops = {note.key: note for note in stops}
         drains = [self._stops[key].value for key in (DRAIN, self._own_drain) if key in self._stops]
         before, self._drains = self._drains, drains
-        if drains != before and self.on_steered is not None:  # a claim does not report that one drain replaced another
-            self.on_steered()
+        if (
+            drains != before and self.on_settings_changed is not None
+        ):  # a claim does not report that one drain replaced another
+            self.on_settings_changed()
 
     def _stop_of(self, run: Run) -> Note | None:
         """Return the stop that forbids this run; none forbids a forced run."""
         if run.cause is Cause.FORCED:
             return None
-        now_ms = self.kit.time.now_ms()
+        now_ms = self.worker.time.now_ms()
         return stop_of(self._stops, job_id=run.job_id, group=run.group, target=run.target, now_ms=now_ms)
 
-    def _seat_all(self, claimed: Claimed, begun: float, heard: float) -> int:
+    def _seat_all(self, claimed: Claimed, begun: float, answered: float) -> int:
         """Start every run at once, or hand it back; return how many started."""
         lease_ms = self.options.lease_ms
         margin = margin_ms(lease_ms)
-        has_waited = heard - begun > SLOW_MS
-        since, seated = heard if has_waited else begun, 0
-        now_ms, mono_ms = self.kit.time.now_ms(), self.clock.mono_ms()
+        has_waited = answered - begun > SLOW_MS
+        since, seated = answered if has_waited else begun, 0
+        now_ms, mono_ms = self.worker.time.now_ms(), self.clock.mono_ms()
         for run in claimed.runs:
-            held = self.kit.leases.get(run.id)
+            held = self.worker.leases.get(run.id)
             if held is not None and held.token == run.token:
                 continue  # the same delivery a second time
             end = since + run.lease_until_ms - claimed.now_ms
             if has_waited:  # or the process was suspended: by the store's time the lease may be over
                 end = min(end, mono_ms + run.lease_until_ms - now_ms)
             # After a wait the start of the lease is unknown: trust it, and renew within a second.
-            renew_at = heard + min(1_000.0, lease_ms / 3) if has_waited else end - lease_ms * 2 / 3
+            renew_at = answered + min(1_000.0, lease_ms / 3) if has_waited else end - lease_ms * 2 / 3
             job = claimed.jobs.get(run.job_id)
             attempt = self._attempt(run, job, end - margin, renew_at)
             seated += self._seat(attempt, now_ms, mono_ms, is_deleted=job is None)
@@ -283,7 +287,7 @@ class Dispatcher(Loop):
 
     def _attempt(self, run: Run, job: Job | None, trust_until: float, renew_at: float) -> Attempt:
         known = job if job is not None else Job(id=run.job_id, handler="")
-        return Attempt(self.kit, run, known, trust_until, renew_at)
+        return Attempt(self.worker, run, known, trust_until, renew_at)
 
     def _seat(self, attempt: Attempt, now_ms: int, mono_ms: float, *, is_deleted: bool) -> bool:
         run, job = attempt.run, attempt.job
@@ -292,17 +296,17 @@ class Dispatcher(Loop):
             verdict = Cancelled("its job was deleted")
         elif self._stops and (stop := self._stop_of(run)) is not None:
             verdict = Hold(stop_words(stop))
-        elif (handler := self.kit.registry.get(job.handler)) is None:
+        elif (handler := self.worker.registry.get(job.handler)) is None:
             self._unknown_handlers.add(job.handler)
-            refusal = self.kit.registry.refusal(job.handler)
+            refusal = self.worker.registry.refusal(job.handler)
             verdict = Hold(f"handler {job.handler} is not known here" if refusal is None else str(refusal))
-        elif len(self.kit.suspects) >= SUSPECTS_MAX and is_suspect(handler, job, run):
-            verdict = Back(self.kit.time.now_ms() + self._suspect_delay_ms())  # no slot for suspects is free
-        elif self.is_drained or attempt.trust_until <= mono_ms or (seat := self.kit.pool.try_seat(run)) is None:
+        elif len(self.worker.suspects) >= SUSPECTS_MAX and is_suspect(handler, job, run):
+            verdict = Back(self.worker.time.now_ms() + self._suspect_delay_ms())  # no slot for suspects is free
+        elif self.is_drained or attempt.trust_until <= mono_ms or (seat := self.worker.pool.try_seat(run)) is None:
             verdict = Back()  # the claim began before the drain, or the process was suspended
         else:
             attempt.begin(handler, seat, now_ms, mono_ms)
-            self._suspects_sent_back = 0 if attempt in self.kit.suspects else self._suspects_sent_back
+            self._suspects_sent_back = 0 if attempt in self.worker.suspects else self._suspects_sent_back
             return True
         self.handed_back += 1
         attempt.hand_back(verdict)

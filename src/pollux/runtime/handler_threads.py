@@ -25,6 +25,8 @@ Ended = Callable[[Any, BaseException | None], None]
 
 
 class HandlerThreads:
+    """Pool of daemon threads for blocking handlers."""
+
     def __init__(self) -> None:
         self._work: SimpleQueue[tuple[Work, Ended] | None] = SimpleQueue()
         self._ended: deque[tuple[Ended, Any, BaseException | None]] = deque()
@@ -45,7 +47,7 @@ class HandlerThreads:
         """
         self._loop = self._loop or asyncio.get_running_loop()
         if self._under_way >= len(self._threads):
-            name = f"pollux-hand-{len(self._threads) + 1}"
+            name = f"pollux-handler-{len(self._threads) + 1}"
             thread = threading.Thread(target=self._serve, name=name, daemon=True)
             thread.start()  # may be refused: then nothing is under way
             self._threads.append(thread)

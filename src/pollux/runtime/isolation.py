@@ -59,7 +59,7 @@ CHILD_MEMORY_MIN = 64_000_000  # an interpreter alone needs half of it
 SUSPECT_LOSSES = 2  # workers that may die with a run before it is tried in a child
 SUSPECTS_MAX = 8  # suspects that run at a time on one node
 IDLE_SECONDS = 5.0  # how long a child waits for another suspect
-LEAVE_SECONDS_MAX = 86_400.0  # of a lease that never ends (tests)
+PERMIT_SECONDS_MAX = 86_400.0  # of a lease that never ends (tests)
 # The search path comes as arguments: nothing of ours may be imported before it is set.
 _BEGIN = (
     "import sys; pollux_child = True; sys.path[:] = sys.argv[2:]; del sys.argv[2:]; "
@@ -166,14 +166,14 @@ async def call_in_child(
     kwargs: Mapping[str, Any],
     *,
     memory: int,
-    patience: Callable[[], float],
-    leave: Callable[[], float | None],
+    stop_seconds: Callable[[], float],
+    permit: Callable[[], float | None],
     idle: IdleChildren | None = None,
 ) -> Any:
     """Call the handler in a child: return its value, raise its error, or `Crashed` if the child exits without a result.
 
-    Cancelled, it asks the handler to stop, gives it `patience` seconds, and kills it; cancelled again, at once.
-    `leave`: for how many seconds from now the handler may begin; None: not any more.  `idle`: the run is a suspect, and
+    Cancelled, it asks the handler to stop, gives it `stop_seconds`, and kills it; cancelled again, at once.
+    `permit`: for how many seconds from now the handler may begin; None: it may not.  `idle`: the run is a suspect, and
     may reuse a child.  One that has crashed before gets a fresh child, so that only its own crash is counted.
     """
     place = place_in(handler)
@@ -182,7 +182,7 @@ async def call_in_child(
     child = Child(memory) if idle is None or ctx.run.crashes else idle.take(memory)
     while True:
         try:
-            return await _call_one(child, call, ctx, patience, leave, idle)
+            return await _call_one(child, call, ctx, stop_seconds, permit, idle)
         except Crashed:
             if child.calls == 1 or child.has_begun:
                 raise
@@ -193,12 +193,12 @@ async def _call_one(
     child: Child,
     call: CallFrame,
     ctx: Context,
-    patience: Callable[[], float],
-    leave: Callable[[], float | None],
+    stop_seconds: Callable[[], float],
+    permit: Callable[[], float | None],
     idle: IdleChildren | None,
 ) -> Any:
     try:
-        talk = asyncio.get_running_loop().create_task(child.talk(call, ctx, leave))
+        talk = asyncio.get_running_loop().create_task(child.talk(call, ctx, permit))
         # Retrieves an error that is not awaited.
         talk.add_done_callback(lambda over: over.cancelled() or over.exception())
         try:
@@ -207,7 +207,7 @@ async def _call_one(
             if talk.cancelled():
                 raise  # it stopped by itself
             child.ask_to_stop(ctx.cancel_reason)
-            await asyncio.wait({talk}, timeout=patience())
+            await asyncio.wait({talk}, timeout=stop_seconds())
             if not talk.done():
                 talk.cancel()
                 raise
@@ -266,7 +266,7 @@ class Child:
         self._writer: asyncio.StreamWriter | None = None
         self._unsent: list[ToChild] = []  # frames from before the connection was open
 
-    async def talk(self, call: CallFrame, ctx: Context, leave: Callable[[], float | None]) -> Any:
+    async def talk(self, call: CallFrame, ctx: Context, permit: Callable[[], float | None]) -> Any:
         """Send the call and serve the child until its result."""
         self.calls += 1
         self.has_begun = self.is_free = False
@@ -274,7 +274,7 @@ class Child:
         while True:
             match await self._receive(reader):
                 case ReadyFrame():
-                    self._send_permit(leave())
+                    self._send_permit(permit())
                 case FreeFrame():
                     self.is_free = not self._was_asked
                 case ProgressFrame(words):
@@ -320,7 +320,7 @@ class Child:
         """Send the permit.  Without one nothing is sent: the attempt has asked for the end."""
         if seconds is not None:
             self.has_begun = True
-            self.send(BeginFrame(time.monotonic() + min(seconds, LEAVE_SECONDS_MAX)))
+            self.send(BeginFrame(time.monotonic() + min(seconds, PERMIT_SECONDS_MAX)))
 
     async def end(self) -> None:
         """Kill it, with all that it started, and wait until nothing of it is left."""

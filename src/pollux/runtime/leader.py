@@ -22,12 +22,12 @@ from pollux.store.contract import Store
 MARGIN_MS = 1_000
 HINTS_APART_MS = 500  # a resigned term is taken within a second, also by a node that has just asked
 LISTENING_MS = 1_000  # a node that has waited for so long is assumed to receive signals
-ASIDE_TERMS = 2  # how long a node that could not plan is no candidate: time for another one to plan
+BARRED_TERMS = 2  # for so many terms a node that could not plan is no candidate, so that another one can
 UNSIGNALLED_MS = 950  # election interval of a node that may miss signals, or get them late
 
 
 class Leader(Loop):
-    """Take the term when it is free, renew it, and know when it can no longer be trusted."""
+    """Take the term when it is free, renew it, and stop trusting it before it ends in the store."""
 
     def __init__(
         self,
@@ -53,38 +53,29 @@ class Leader(Loop):
         self.listening_since: Callable[[], float | None] = lambda: -math.inf  # always, where the store signals
         self._term: int | None = None
         self._trust_until = 0.0
-        self._asked_at: float | None = None
+        self.asked_at: float | None = None  # when the last election was sent, on the monotonic clock
         self._is_hinted = False
-        self._is_patient = False  # long rests, because a signal will end them
+        self._waits_for_signal = False  # long rests, because a signal will end them
         self._is_asking = False
         self._is_unsure = False  # an election was sent and not answered
-        self._has_resigned = False
-        self._aside_until = -math.inf
+        self.has_resigned = False
+        self._barred_until = -math.inf
 
     @property
     def term(self) -> int | None:
         """The number of our term, as long as it can be trusted."""
         return self._term if self._term is not None and self.clock.mono_ms() < self._trust_until else None
 
-    @property
-    def asked_at(self) -> float | None:
-        """When the last election was sent, on the monotonic clock."""
-        return self._asked_at
-
-    @property
-    def has_resigned(self) -> bool:
-        return self._has_resigned
-
     async def turn(self) -> Rest:
         if self.has_resigned:
             return Rest.UNTIL_WOKEN
-        if (aside_ms := self._aside_ms()) > 0:
-            return Rest(aside_ms)
+        if (barred_ms := self._barred_ms()) > 0:
+            return Rest(barred_ms)
         if self._is_hinted and (early_ms := self._early_ms()) > 0:
             return Rest(early_ms)
         self._is_hinted = False
         self._is_asking = self._is_unsure = True
-        sent = self._asked_at = self.clock.mono_ms()
+        sent = self.asked_at = self.clock.mono_ms()
         self.attempts += 1
         try:
             # One election that hangs must leave time for another before trust ends.
@@ -102,9 +93,9 @@ class Leader(Loop):
         self.seen, self._is_unsure = term, False
         if self.on_answer is not None:
             self.on_answer(term)
-        if self.has_resigned or self._aside_ms() > 0:  # while the election was under way
+        if self.has_resigned or self._barred_ms() > 0:  # while the election was under way
             await self._give_up(term)
-            return Rest.UNTIL_WOKEN if self.has_resigned else Rest(max(1.0, self._aside_ms()))
+            return Rest.UNTIL_WOKEN if self.has_resigned else Rest(max(1.0, self._barred_ms()))
         if term.holder != self.node_id:
             self._lose(f"node {term.holder} holds term {term.number}")
             return Rest(min(self._rest_ms(sent), max(1, term.until_ms - term.now_ms + 1)))
@@ -115,14 +106,14 @@ class Leader(Loop):
     def _rest_ms(self, sent: float) -> float:
         """Return how long to wait for a signal: short unless this node listened before the election, and still does."""
         since = self.listening_since()
-        self._is_patient = since is not None and since + LISTENING_MS <= sent
-        patience_ms = self.renew_ms if self._is_patient else min(self.renew_ms, UNSIGNALLED_MS)
-        return max(patience_ms / 2, sent + patience_ms - self.clock.mono_ms())  # limits calls to a slow store
+        self._waits_for_signal = since is not None and since + LISTENING_MS <= sent
+        interval_ms = self.renew_ms if self._waits_for_signal else min(self.renew_ms, UNSIGNALLED_MS)
+        return max(interval_ms / 2, sent + interval_ms - self.clock.mono_ms())  # limits calls to a slow store
 
     def listening_ended(self) -> None:
         """Listening has ended for the moment: a signal sent now is missed."""
-        if self._is_patient:
-            self._is_patient = False
+        if self._waits_for_signal:
+            self._waits_for_signal = False
             self.hint()
 
     def hint(self) -> None:
@@ -137,27 +128,27 @@ class Leader(Loop):
 
     def _early_ms(self) -> float:
         """Return how long to wait before a hint may start an election."""
-        return 0.0 if self._asked_at is None else self._asked_at + HINTS_APART_MS - self.clock.mono_ms()
+        return 0.0 if self.asked_at is None else self.asked_at + HINTS_APART_MS - self.clock.mono_ms()
 
-    def doubt(self, why: str) -> None:
-        """Drop the term: the store refused it, whatever the clock says."""
+    def drop_term(self, why: str) -> None:
+        """Drop the term before its trust ends, because the store refused it."""
         self._is_hinted = True  # asked again, but at most twice a second
         self._lose(why)
         self.nudge()
 
-    async def step_aside(self, why: str) -> None:
-        """Give up a term in which this node cannot plan; it is a candidate again after `ASIDE_TERMS` terms."""
-        term, self._aside_until = self._term, self.clock.mono_ms() + ASIDE_TERMS * self.ttl_ms
+    async def yield_term(self, why: str) -> None:
+        """Give up a term in which this node cannot plan; it is a candidate again after `BARRED_TERMS` terms."""
+        term, self._barred_until = self._term, self.clock.mono_ms() + BARRED_TERMS * self.ttl_ms
         self._lose(why)
         if term is not None:
             await self._give_up(Term(term, self.node_id, 0, 0))
 
-    def _aside_ms(self) -> float:
-        return self._aside_until - self.clock.mono_ms()
+    def _barred_ms(self) -> float:
+        return self._barred_until - self.clock.mono_ms()
 
     async def resign(self) -> None:
         """Give the term up for good and wake the waiting candidates."""
-        self._has_resigned = True
+        self.has_resigned = True
         term, is_unsure = self._term, self._is_unsure and not self._is_asking
         self._lose("it was given up", resigned=True)
         if is_unsure:  # the interrupted election may have won a term: free it now, not at its end

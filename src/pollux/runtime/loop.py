@@ -24,7 +24,7 @@ from pollux.events import Events, LoopFailed, LoopRecovered
 
 REST_MAX_MS = 30_000
 REPORT_AGAIN_MS = 60_000  # a loop that keeps failing is reported once a minute
-STOP_PATIENCE_MS = 5_000  # time for the current turn before it is cancelled
+STOP_TIMEOUT_MS = 5_000  # time for the current turn before it is cancelled
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class Loop:
         if self._current_call is not None:
             self._current_call.end()
 
-    async def stop(self, *, patience_ms: float = STOP_PATIENCE_MS) -> None:
+    async def stop(self, *, timeout_ms: float = STOP_TIMEOUT_MS) -> None:
         """End after the current turn, or cancel it when the time is over.  Stopping twice is harmless."""
         self._is_stopping = True
         self.wake()
@@ -133,14 +133,14 @@ class Loop:
         if running is None:
             return
         try:
-            await asyncio.wait({running}, timeout=patience_ms / 1000)
+            await asyncio.wait({running}, timeout=timeout_ms / 1000)
         finally:
             if not running.done():
                 running.cancel()
                 await asyncio.wait({running}, timeout=1)
 
     def abandon(self) -> None:
-        """End here and now, in the middle of a turn if need be, as when the process dies."""
+        """End at once, also in the middle of a turn, as when the process dies."""
         self._is_stopping = True
         running, self._running = self._running, None
         if running is not None:
@@ -148,16 +148,16 @@ class Loop:
 
     async def interruptible(self, call: Coroutine[Any, Any, T]) -> T | None:
         """Return the call's answer, or None if `wake` ended it: then it may or may not have taken effect."""
-        self._current_call = patience = CutOff()
+        self._current_call = cut_off = CutOff()
         try:
             return await call
         except asyncio.CancelledError:
-            if patience.is_over():
+            if cut_off.is_over():
                 return None
             raise
         finally:
             self._current_call = None
-            patience.leave()
+            cut_off.leave()
 
     async def guarded_turn(self) -> Rest:
         """Run one turn; an error is counted, reported, and followed by a longer rest."""

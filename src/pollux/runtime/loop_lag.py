@@ -1,9 +1,9 @@
-"""Event loop lag: how late a timer on the loop fires, and which handler held the loop when it was late.
+"""Event loop lag: how late a timer on the loop fires, and which handler blocked the loop when it was late.
 
-A held loop (a handler that computes, a call that blocks) makes everything else in this process late: claims, planning,
+A blocked loop (a handler that computes, a call that blocks) makes everything else in this process late: claims, plans,
 API answers.  The timer fires twice a second.  The sampler runs on another loop, in the renewer's thread: it walks the
-stack of the loop's thread only while the timer is late.  It logs a long hold, and writes the beat, while the hold
-lasts, because the beat of the held loop waits, too.  Nothing is recorded while handlers run: the frames of
+stack of the loop's thread only while the timer is late.  It logs a long block, and writes the beat, while the block
+lasts, because the beat of the blocked loop waits, too.  Nothing is recorded while handlers run: the frames of
 `Attempt._await` and `Handler.invoke` show which run a stack belongs to.
 """
 
@@ -30,16 +30,16 @@ from pollux.runtime.stats import Lateness
 
 EVERY_S = 0.5
 RECENT = 120  # the latest lags that are kept one by one: a minute
-LATE_MS = 250  # a later timer means that something held the loop
-ON_TIME_REST_MS = 400  # of the sampler: a hold of a second is sampled more than once
+LATE_MS = 250  # a later timer means that something blocked the loop
+ON_TIME_REST_MS = 400  # of the sampler: a block of a second is sampled more than once
 LATE_REST_MS = 100
-REPORT_MS, REPORT_AGAIN_MS = 2_000, 10_000  # a hold of this length is reported, and again at this interval
+REPORT_MS, REPORT_AGAIN_MS = 2_000, 10_000  # a block of this length is reported, and again at this interval
 BEAT_MS_MAX = 5_000
 SAMPLES_MAX = 1_000
 
 
-class LoopHold(NamedTuple):
-    """One hold of the loop: its length, and the place most often sampled."""
+class LoopBlock(NamedTuple):
+    """One block of the loop: its length, and the place most often sampled."""
 
     ms: int = 0
     by: str = ""
@@ -51,9 +51,9 @@ class LoopLag:
     def __init__(self) -> None:
         self.late = Lateness()
         self.thread_id = 0  # of the loop, once it was started
-        self.on_held: Callable[[LoopHold], None] | None = None
-        self.is_reported = False  # the current hold has been reported
-        self._recent = [LoopHold()] * RECENT
+        self.on_blocked: Callable[[LoopBlock], None] | None = None
+        self.is_reported = False  # the current block has been reported
+        self._recent = [LoopBlock()] * RECENT
         self._samples: list[str] = []  # places sampled since the loop was last on time
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
@@ -69,14 +69,14 @@ class LoopLag:
             self._timer = None
 
     @property
-    def now(self) -> LoopHold:
-        """The current hold."""
-        return LoopHold(int(self.late_now_ms()), _most_seen(self._samples))
+    def now(self) -> LoopBlock:
+        """The current block."""
+        return LoopBlock(int(self.late_now_ms()), _most_seen(self._samples))
 
     @property
-    def worst(self) -> LoopHold:
-        """The longest of the latest holds, the current one included."""
-        return max(*self._recent, self.now, key=lambda hold: hold.ms)
+    def worst(self) -> LoopBlock:
+        """The longest of the latest blocks, the current one included."""
+        return max(*self._recent, self.now, key=lambda block: block.ms)
 
     def late_now_ms(self) -> float:
         """Return how late the timer is now."""
@@ -94,12 +94,12 @@ class LoopLag:
     def _fire(self, loop: asyncio.AbstractEventLoop) -> None:
         late_ms = int(self.late_now_ms())
         samples, self._samples = self._samples, []
-        hold = LoopHold(late_ms, _most_seen(samples))
-        self._recent[self.late.count % RECENT] = hold
+        block = LoopBlock(late_ms, _most_seen(samples))
+        self._recent[self.late.count % RECENT] = block
         self.late.add(late_ms)
         self._expect(loop)
-        if late_ms > LATE_MS and self.on_held is not None:
-            self.on_held(hold)
+        if late_ms > LATE_MS and self.on_blocked is not None:
+            self.on_blocked(block)
         self.is_reported = False
 
 
@@ -108,14 +108,14 @@ def _most_seen(samples: list[str]) -> str:
 
 
 class LoopSampler(Loop):
-    """Sampler of the held event loop; it runs on another loop, in another thread."""
+    """Sampler of the blocked event loop; it runs on another loop, in another thread."""
 
     def __init__(
         self,
         lag: LoopLag,
         look: Callable[[bool], str],
         beat: Callable[[], Awaitable[None]],
-        report: Callable[[LoopHold], None],
+        report: Callable[[LoopBlock], None],
         *,
         clock: Clock,
         events: Events,
@@ -125,7 +125,7 @@ class LoopSampler(Loop):
         self.looks = 0
         self._rest_ms = float(ON_TIME_REST_MS)
         self._rested_at = time.monotonic()
-        self._hold_reported_at: float | None = None
+        self._block_reported_at: float | None = None
 
     async def turn(self) -> Rest:
         now, late_ms = time.monotonic(), self.lag.late_now_ms()
@@ -135,15 +135,15 @@ class LoopSampler(Loop):
             self.lag.saw(self.look(is_frozen))
             await self._report(now, late_ms)
         else:
-            self._hold_reported_at = None
+            self._block_reported_at = None
         self._rest_ms = LATE_REST_MS if late_ms > LATE_MS else ON_TIME_REST_MS
         self._rested_at = time.monotonic()
         return Rest(self._rest_ms)
 
     async def _report(self, now: float, late_ms: float) -> None:
-        is_recent = self._hold_reported_at is not None and (now - self._hold_reported_at) * 1_000 < REPORT_AGAIN_MS
+        is_recent = self._block_reported_at is not None and (now - self._block_reported_at) * 1_000 < REPORT_AGAIN_MS
         if late_ms > REPORT_MS and not is_recent:
-            self._hold_reported_at = now
+            self._block_reported_at = now
             if not self.lag.is_reported:
                 self.lag.is_reported = True
                 self.report(self.lag.now)
@@ -159,10 +159,10 @@ _LOOPS = ("asyncio.base_events", "asyncio.runners")  # the loop calls nothing be
 _AWAIT, _INVOKE = Attempt._await.__code__, Handler.invoke.__code__  # noqa: SLF001  the frames of our own code
 
 
-def holder_of(thread_id: int, running: Collection[Attempt], *, is_frozen: bool) -> str:
+def blocker_of(thread_id: int, running: Collection[Attempt], *, is_frozen: bool) -> str:
     """Describe what the thread of the event loop executes; empty if it waits for events.
 
-    `is_frozen`: all threads were late.  Then a handler in another thread may have held the GIL.
+    `is_frozen`: all threads were late.  Then a handler in another thread may have blocked the GIL.
     """
     frames = sys._current_frames()  # noqa: SLF001  the one way to see another thread
     stack = [] if thread_id not in frames else list(_of_loop(frames[thread_id]))
@@ -173,16 +173,16 @@ def holder_of(thread_id: int, running: Collection[Attempt], *, is_frozen: bool) 
     if place or not is_frozen:
         return place
     others = [words for attempt in running if (words := where(attempt))]
-    return f"the whole process stood still; at work in threads: {', '.join(others)}" if others else ""
+    return f"the whole process was frozen; running in threads: {', '.join(others)}" if others else ""
 
 
-def load_of(worst: LoopHold, pool: Pool, running: Sequence[Attempt]) -> NodeLoad:
-    """Return what slows a node down: its loop, handlers that do not stop, and if no seat is free, who has them."""
+def load_of(worst: LoopBlock, pool: Pool, running: Sequence[Attempt]) -> NodeLoad:
+    """Return what slows a node down: its loop, handlers that do not stop, and the handlers that fill all seats."""
     stuck = [where(attempt) for attempt in running if attempt.is_stuck]
     seated = Counter(attempt.handler.name for attempt in running if pool.busy >= pool.seats)
     return NodeLoad(
-        held_ms=worst.ms if worst.ms > LATE_MS else 0,
-        held_by=worst.by if worst.ms > LATE_MS else "",
+        blocked_ms=worst.ms if worst.ms > LATE_MS else 0,
+        blocked_by=worst.by if worst.ms > LATE_MS else "",
         stuck=len(stuck),
         stuck_at=tuple(dict.fromkeys(stuck))[:NAMED_MAX],
         seated=tuple(f"{name} ({many})" for name, many in seated.most_common(NAMED_MAX)),

@@ -23,18 +23,18 @@ from msgspec import Struct
 
 from pollux.clock import Clock, StoreClock
 from pollux.errors import InvalidInput
-from pollux.events import Events, LoopHeld
+from pollux.events import Events, LoopBlocked
 from pollux.model import DRAIN, STEERING, TURN, Declares, Node, NodeLoad, Term
 from pollux.plan import Planner
 from pollux.registry import Registry
-from pollux.runtime.attempt import DEAF_MS, Pool, TimeoutWatch, WorkerState, by_run
+from pollux.runtime.attempt import STOP_MS, Pool, TimeoutWatch, WorkerState, by_run
 from pollux.runtime.dispatcher import Dispatcher
 from pollux.runtime.handler_threads import guard, unguard
 from pollux.runtime.leader import Leader
 from pollux.runtime.loop import Loop, LoopStatus, Rest, bounded
-from pollux.runtime.loop_lag import LoopHold, LoopLag, LoopSampler, holder_of, load_of
+from pollux.runtime.loop_lag import LoopBlock, LoopLag, LoopSampler, blocker_of, load_of
 from pollux.runtime.options import RuntimeOptions
-from pollux.runtime.renewer import RelayedEvents, Renewer, RenewerThread, Tell
+from pollux.runtime.renewer import OnMain, RelayedEvents, Renewer, RenewerThread
 from pollux.runtime.settler import Settler
 from pollux.runtime.stats import LatenessSnapshot
 from pollux.runtime.timekeeper import Timekeeper
@@ -50,14 +50,13 @@ TUNABLE = (
 )
 LISTENED = (*STEERING, TURN)
 FLUSH_MS = 5_000
-FAREWELL_MS = 2_000
+CLEAN_UP_MS = 2_000
 BACKLOG_PER_SEAT = 4
 BEAT_MS = 15_000
 BEAT_TTL_MS = 45_000
 PRUNE_MS = 60_000
 MORE_MS = 100  # pause between two calls: other writers need the store
 PRUNE_ROWS = 1_000  # in one call
-ON_ITS_WAY_MS = 5  # from the answer of the store to a seat: some rounds of the loop
 
 
 class NodeStatus(Struct, frozen=True):
@@ -138,7 +137,7 @@ class Pruner(Loop):
         if self.leader.term is None:
             return Rest.STANDBY
         options, now_ms = self.options, self.time.now_ms()
-        gone = await self.store.prune(
+        deleted = await self.store.prune(
             Pruning(
                 unchanged_before_ms=now_ms - options.unchanged_ms,
                 finished_before_ms=now_ms - options.keep_ms,
@@ -150,8 +149,8 @@ class Pruner(Loop):
                 limit=self.limit,
             )
         )
-        self.pruned += gone
-        return Rest(MORE_MS if gone >= self.limit else PRUNE_MS)
+        self.pruned += deleted
+        return Rest(MORE_MS if deleted >= self.limit else PRUNE_MS)
 
 
 class NodeRuntime:
@@ -177,12 +176,12 @@ class NodeRuntime:
         self.host, self.version, self.declares = host or platform.node(), version, declares
         self.started_ms = 0
         self.pool = Pool(self.options.seats)
-        self.kit = WorkerState(registry, self.pool, clock=clock, events=events, dice=dice, secrets=secrets)
-        self.kit.child_memory, self.kit.crashes_max = self.options.child_memory, self.options.crashes_max
-        self.kit.isolates = self.options.isolates
-        self._is_announced = self._is_draining = self._is_hurried = False
+        self.worker = WorkerState(registry, self.pool, clock=clock, events=events, dice=dice, secrets=secrets)
+        self.worker.child_memory, self.worker.crashes_max = self.options.child_memory, self.options.crashes_max
+        self.worker.isolates = self.options.isolates
+        self._is_announced = self._is_draining = self._skips_grace = False
         self._was_drained = False
-        self.on_steered: Callable[[], None] | None = None  # called when a note of `LISTENED` has changed
+        self.on_settings_changed: Callable[[], None] | None = None  # called when a note of `LISTENED` has changed
         self._quiet = asyncio.Event()  # no seat is taken, or draining does not wait for them
         self._drained = asyncio.Event()
         self.beat = Heartbeat(
@@ -197,10 +196,10 @@ class NodeRuntime:
         self._make_running_loops()
         self.renewer: RenewerThread | Renewer | None = None
         self.lag = LoopLag()
-        self.lag.on_held, self.kit.on_stuck = self._on_loop_held, self.beat.nudge
+        self.lag.on_blocked, self.worker.on_stuck = self._on_loop_blocked, self.beat.nudge
 
     def _make_planning_loops(self) -> None:
-        options, clock, events, time = self.options, self.clock, self.events, self.kit.time
+        options, clock, events, time = self.options, self.clock, self.events, self.worker.time
         self.leader = Leader(
             self.store,
             self.node_id,
@@ -229,14 +228,14 @@ class NodeRuntime:
         self.timekeeper.on_notes = self._on_notes_changed
 
     def _make_running_loops(self) -> None:
-        options, clock, events, kit = self.options, self.clock, self.events, self.kit
+        options, clock, events, worker = self.options, self.clock, self.events, self.worker
         backlog_max = BACKLOG_PER_SEAT * options.seats
-        self.settler = kit.settler = Settler(self.store, clock=clock, events=events, backlog_max=backlog_max)
-        self.watchman = kit.watchman = TimeoutWatch(kit.running, clock=clock, events=events)
-        self.dispatcher = Dispatcher(self.store, kit, self.node_id, options=options)
+        self.settler = worker.settler = Settler(self.store, clock=clock, events=events, backlog_max=backlog_max)
+        self.timeouts = worker.timeouts = TimeoutWatch(worker.running, clock=clock, events=events)
+        self.dispatcher = Dispatcher(self.store, worker, self.node_id, options=options)
         self.pool.on_free = self.settler.on_room = self.dispatcher.nudge
         self.pool.on_empty = self._quiet.set
-        self.dispatcher.on_empty_wait, self.dispatcher.on_steered = self._on_empty_wait, self._on_stops_changed
+        self.dispatcher.on_empty_wait, self.dispatcher.on_settings_changed = self._on_empty_wait, self._on_stops_changed
         self.dispatcher.on_listen_end = self.leader.listening_ended
         self.leader.listening_since = lambda: self.dispatcher.listening_since
 
@@ -260,7 +259,7 @@ class NodeRuntime:
         try:
             check_key(node, await self.store.nodes())
         except InvalidInput:
-            await self.store.leave(self.node_id)
+            await self.store.beat(node, ttl_ms=0)
             raise
         self._is_announced = True
         return node
@@ -268,17 +267,17 @@ class NodeRuntime:
     async def drain(self) -> None:
         """Drain and leave; called again, skip the grace.  Every call returns when the drain is over."""
         if self._is_draining:
-            self._hurry()
+            self._skip_grace()
             await self._drained.wait()
             return
         self._is_draining = True
         try:
             await self._stop_claiming()
-            await self._finish(0 if self._is_hurried else self.options.grace_ms)
-            for attempt in sorted(self.kit.running, key=by_run):
+            await self._finish(0 if self._skips_grace else self.options.grace_ms)
+            for attempt in sorted(self.worker.running, key=by_run):
                 attempt.drain()
-            await self._finish(DEAF_MS)
-            for attempt in sorted(self.kit.running, key=by_run):
+            await self._finish(STOP_MS)
+            for attempt in sorted(self.worker.running, key=by_run):
                 attempt.give_up()
             await self.settler.flush(FLUSH_MS)
             await self._leave()
@@ -288,23 +287,23 @@ class NodeRuntime:
     async def stop(self, *, hard: bool = True) -> None:
         """Drain; `hard`: without waiting for running handlers."""
         if hard:
-            self._hurry()
+            self._skip_grace()
         await self.drain()
 
     def vanish(self) -> None:
-        """Stop as if the process had died: nothing is settled, resigned or reported.  For stories and simulations."""
+        """Stop as if the process had died: nothing is settled, resigned or reported.  For tests and simulations."""
         assert not isinstance(self.renewer, RenewerThread), "a thread cannot vanish: use renews_apart=False"
         for loop in (*self._loops(), self.renewer):
             if loop is not None:
                 loop.abandon()
-        for attempt in sorted(self.kit.running, key=by_run):
+        for attempt in sorted(self.worker.running, key=by_run):
             attempt.lose("its node is gone")
-        self.kit.hands.stop()
-        self.kit.idle_children.stop()
+        self.worker.threads.stop()
+        self.worker.idle_children.stop()
         unguard(asyncio.get_running_loop())
 
-    def _hurry(self) -> None:
-        self._is_hurried = True
+    def _skip_grace(self) -> None:
+        self._skips_grace = True
         self._quiet.set()
 
     async def _stop_claiming(self) -> None:
@@ -312,32 +311,32 @@ class NodeRuntime:
         self.pool.drain()
         await asyncio.gather(*(loop.stop() for loop in (self.dispatcher, self.timekeeper, self.pruner, self.leader)))
         await self._best_effort(self.dispatcher.hand_back_unanswered())
-        await self._best_effort(self.timekeeper.farewell())
+        await self._best_effort(self.timekeeper.flush_counts())
         await self._best_effort(self.leader.resign())
         self.beat.nudge()
 
-    async def _finish(self, patience_ms: float) -> None:
+    async def _finish(self, timeout_ms: float) -> None:
         """Give handlers time to end, as long as there are any."""
         self._quiet.clear()
-        if self.pool.busy and patience_ms > 0:
-            await self.clock.wait(self._quiet, patience_ms)
+        if self.pool.busy and timeout_ms > 0:
+            await self.clock.wait(self._quiet, timeout_ms)
 
     async def _leave(self) -> None:
         self.lag.stop()
         unguard(asyncio.get_running_loop())
-        await asyncio.gather(*(loop.stop() for loop in (self.settler, self.watchman, self.beat)))
+        await asyncio.gather(*(loop.stop() for loop in (self.settler, self.timeouts, self.beat)))
         if self.renewer is not None:
             await self.renewer.stop()
-        self.kit.hands.stop()
-        await self._best_effort(self.kit.idle_children.close())
+        self.worker.threads.stop()
+        await self._best_effort(self.worker.idle_children.close())
         await self._best_effort(self.registry.close())
-        await self._best_effort(self.store.leave(self.node_id))
+        await self._best_effort(self.store.beat(Node(self.node_id), ttl_ms=0))
 
     @staticmethod
-    async def _best_effort(farewell: Coroutine[Any, Any, None]) -> None:
+    async def _best_effort(call: Coroutine[Any, Any, None]) -> None:
         """Best-effort clean-up: a store that is down must not delay the shutdown, and all of it expires by itself."""
         with contextlib.suppress(Exception):
-            await bounded(farewell, FAREWELL_MS, what="a farewell")
+            await bounded(call, CLEAN_UP_MS, what="a clean-up")
 
     # requests and settings
 
@@ -346,7 +345,7 @@ class NodeRuntime:
         self.timekeeper.trigger()
         self.dispatcher.wake()
 
-    async def turn_now(self, patience_ms: int) -> TurnResult | None:
+    async def turn_now(self, timeout_ms: int) -> TurnResult | None:
         """Plan now, until nothing is left over or time is up; return the counts.  None: this node does not lead."""
         keeper = self.timekeeper
         if self.leader.term is None or not keeper.is_alive:
@@ -354,20 +353,20 @@ class NodeRuntime:
         fired, released, skipped = keeper.fired, keeper.released, keeper.skipped
         self.dispatcher.wake()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_ms / 1000):
+            async with asyncio.timeout(timeout_ms / 1000):
                 await keeper.turned()
                 while keeper.planner is not None and keeper.planner.left_over:
                     await keeper.turned()
         return TurnResult(keeper.fired - fired, keeper.released - released, keeper.skipped - skipped)
 
-    def look(self) -> None:
-        """Ask for cancel requests now, not at the next renewal."""
-        if self.renewer is not None and self.kit.leases:
-            self.renewer.look()
+    def renew_now(self) -> None:
+        """Renew all leases now: the answers contain cancel requests."""
+        if self.renewer is not None and self.worker.leases:
+            self.renewer.renew_now()
 
-    def heed(self) -> None:
+    def reread_stops(self) -> None:
         """Read the stops before the next claim: one has changed."""
-        self.dispatcher.heed()
+        self.dispatcher.reread_stops()
 
     def retune(self, options: RuntimeOptions) -> None:
         """Apply changed options: the number of seats, the grace, how long to poll and what history is kept.
@@ -379,7 +378,7 @@ class NodeRuntime:
             self.options, **{name: getattr(options, name) for name in TUNABLE}
         )
         self.pruner.options = self.dispatcher.options = options
-        self.timekeeper.wait_max_ms, self.kit.child_memory = options.long_poll_ms, options.child_memory
+        self.timekeeper.wait_max_ms, self.worker.child_memory = options.long_poll_ms, options.child_memory
         if seats != self.pool.seats:
             self.pool.resize(seats)
             self.settler.backlog_max = BACKLOG_PER_SEAT * seats
@@ -387,17 +386,11 @@ class NodeRuntime:
 
     def progress(self) -> dict[str, str]:
         """Return the latest progress of running handlers, by job."""
-        latest = ((a.run.job_id, a.ctx.last_progress) for a in self.kit.running if a.ctx is not None)
+        latest = ((a.run.job_id, a.ctx.last_progress) for a in self.worker.running if a.ctx is not None)
         return {job_id: words for job_id, words in latest if words}
 
-    @property
-    def is_pressed(self) -> bool:
-        """Whether a run is due, or on its way to a seat; other work on this loop that can wait lets it go first."""
-        keeper = self.timekeeper
-        return keeper.is_pressed or self.clock.mono_ms() - keeper.fired_at < ON_ITS_WAY_MS
-
     def status(self) -> NodeStatus:
-        kit, renewer = self.kit, self.renewer.status() if self.renewer is not None else None
+        worker, renewer = self.worker, self.renewer.status() if self.renewer is not None else None
         loops = tuple(loop.status() for loop in self._loops())
         return NodeStatus(
             node_id=self.node_id,
@@ -405,20 +398,20 @@ class NodeRuntime:
             leader=self.leader.seen.holder if self.leader.seen is not None else "",
             seats=self.pool.seats,
             busy=self.pool.busy,
-            stuck=kit.stuck,
+            stuck=worker.stuck,
             backlog=self.settler.backlog,
-            leases=len(kit.leases),
+            leases=len(worker.leases),
             claimed=self.dispatcher.claimed,
             settled=self.settler.settled,
             discarded=self.settler.discarded,
-            leases_lost=kit.leases_lost,
+            leases_lost=worker.leases_lost,
             fired=self.timekeeper.fired,
             skipped=self.timekeeper.skipped,
             pruned=self.pruner.pruned,
             is_draining=self._is_draining,
             is_paused=self.dispatcher.is_drained,
             fire_late=self.timekeeper.late.seen(),
-            start_late=kit.late.seen(),
+            start_late=worker.late.seen(),
             loops=loops if renewer is None else (*loops, renewer),
         )
 
@@ -427,44 +420,46 @@ class NodeRuntime:
         if self.options.plans:
             loops += [self.leader, self.timekeeper, self.pruner]
         if self.options.runs:
-            loops += [self.watchman, self.settler, self.dispatcher]
+            loops += [self.timeouts, self.settler, self.dispatcher]
         return loops
 
     async def _start_renewer(self) -> None:
-        kit, lease_ms, clock = self.kit, self.options.lease_ms, self.clock
+        worker, lease_ms, clock = self.worker, self.options.lease_ms, self.clock
         if self.options.renews_apart:
 
-            def make(store: Store, tell: Tell) -> Renewer:
-                events = RelayedEvents(self.events, tell)
-                return Renewer(store, kit.leases, lease_ms=lease_ms, tell=tell, clock=clock, events=events)
+            def make(store: Store, on_main: OnMain) -> Renewer:
+                events = RelayedEvents(self.events, on_main)
+                return Renewer(store, worker.leases, lease_ms=lease_ms, on_main=on_main, clock=clock, events=events)
 
             thread = RenewerThread(self.store, make, self._make_sampler)
             await thread.start()
             self.renewer = thread
         else:
-            renewer = Renewer(self.store, kit.leases, lease_ms=lease_ms, tell=_at_once, clock=clock, events=self.events)
+            renewer = Renewer(
+                self.store, worker.leases, lease_ms=lease_ms, on_main=_at_once, clock=clock, events=self.events
+            )
             renewer.start()
             self.renewer = renewer
 
-    def _make_sampler(self, store: Store, tell: Tell) -> LoopSampler:
-        """Make the sampler of this loop: it runs on another one, and beats in place of this one while it is held."""
-        running = self.kit.running
+    def _make_sampler(self, store: Store, on_main: OnMain) -> LoopSampler:
+        """Make the sampler of this loop: it runs on another one, and beats in place of this one while it is blocked."""
+        running = self.worker.running
 
         def look(is_frozen: bool) -> str:  # noqa: FBT001  by place
-            return holder_of(self.lag.thread_id, running.copy(), is_frozen=is_frozen)
+            return blocker_of(self.lag.thread_id, running.copy(), is_frozen=is_frozen)
 
         return LoopSampler(
             self.lag,
             look,
             lambda: store.beat(self._describe(), ttl_ms=self.options.beat_ttl_ms),
-            self._report_hold,  # at once, from that thread: this loop may never be free again
+            self._report_block,  # at once, from that thread: this loop may never be free again
             clock=self.clock,
-            events=RelayedEvents(self.events, tell),
+            events=RelayedEvents(self.events, on_main),
         )
 
     def load(self) -> NodeLoad:
         """Return what slows this node down; callable from any thread."""
-        return load_of(self.lag.worst, self.pool, sorted(self.kit.running.copy(), key=by_run))
+        return load_of(self.lag.worst, self.pool, sorted(self.worker.running.copy(), key=by_run))
 
     def _describe(self) -> Node:
         may_run, term = self.options.runs and not self._is_draining, self.leader.term
@@ -488,37 +483,37 @@ class NodeRuntime:
             load=self.load(),
         )
 
-    def _on_loop_held(self, hold: LoopHold) -> None:
-        if hold.ms > self.options.health_loop_lag_ms:
+    def _on_loop_blocked(self, block: LoopBlock) -> None:
+        if block.ms > self.options.health_loop_lag_ms:
             self.beat.nudge()  # so that the store has it, too
             if not self.lag.is_reported:
-                self._report_hold(hold, is_over=True)
+                self._report_block(block, is_over=True)
 
-    def _report_hold(self, hold: LoopHold, *, is_over: bool = False) -> None:
-        self.events.emit(LoopHeld(self.node_id, hold.ms, hold.by, is_over))
+    def _report_block(self, block: LoopBlock, *, is_over: bool = False) -> None:
+        self.events.emit(LoopBlocked(self.node_id, block.ms, block.by, is_over))
 
     def _on_term(self, term: Term) -> None:
-        self.kit.time.learn(term.now_ms, asked=self.leader.asked_at)
+        self.worker.time.learn(term.now_ms, asked=self.leader.asked_at)
 
     def _on_stops_changed(self) -> None:
         """A claim reported a changed stop or setting."""
         if self.dispatcher.is_drained != self._was_drained:
             self._was_drained = self.dispatcher.is_drained
             self.beat.nudge()  # other nodes show why nothing is claimed
-        if self.on_steered is not None:
-            self.on_steered()
+        if self.on_settings_changed is not None:
+            self.on_settings_changed()
 
     def _on_notes_changed(self, keys: tuple[str, ...]) -> None:
         """The feed reports changed notes to the leader before a claim does, which is late when all seats are taken."""
         if any(key.startswith(DRAIN) for key in keys):
-            self.dispatcher.heed()
-        if self.on_steered is not None and any(key.startswith(LISTENED) for key in keys):
-            self.on_steered()
+            self.dispatcher.reread_stops()
+        if self.on_settings_changed is not None and any(key.startswith(LISTENED) for key in keys):
+            self.on_settings_changed()
 
     def _on_empty_wait(self) -> None:
         """A wait ended without runs: a term may be free, a run may be cancelled."""
         self.leader.hint()
-        self.look()
+        self.renew_now()
 
 
 def _at_once(call: Callable[..., Any], *args: Any) -> None:
@@ -532,7 +527,7 @@ def check_key(node: Node, living: Iterable[Node]) -> None:
             raise InvalidInput(
                 f"node {other.id} on this store {_named(other.key)}, this one {_named(node.key)}",
                 where="leader.key",
-                cure="name the store that is meant, or say one name on all nodes; to change it stop them all first",
+                cure="name the intended store, or configure one name on all nodes; to change it stop them all first",
             )
 
 

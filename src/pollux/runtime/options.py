@@ -45,7 +45,7 @@ class RuntimeOptions(Struct, frozen=True, kw_only=True):
     log_max: int = 100_000  # lines of the audit log
     traces_endpoint: str = ""  # of an OpenTelemetry collector; "": from the standard variables, else no traces
     traces_sample: float = 1.0  # the share of runs that have one
-    traces_namespace: str = ""  # tells deployments with jobs of the same ids apart
+    traces_namespace: str = ""  # distinguishes deployments with jobs of the same ids
     heartbeat_url: str = ""  # called by the leader while health is good
     heartbeat_every_ms: int = 60_000
     metrics_prefix: str = "pollux"
@@ -94,7 +94,7 @@ class RuntimeOptions(Struct, frozen=True, kw_only=True):
             raise InvalidInput(f"{self.traces_sample} is no share", where="traces_sample", cure="give 0 to 1")
         if self.beat_ttl_ms < 2 * self.beat_ms:
             raise InvalidInput(
-                f"a node that beats every {self.beat_ms} ms cannot be given up after {self.beat_ttl_ms} ms",
+                f"a node that beats every {self.beat_ms} ms cannot count as dead after {self.beat_ttl_ms} ms",
                 where="beat",
                 cure="let `beat_ttl_ms` be at least twice `beat_ms`",
             )

@@ -31,7 +31,7 @@ STOP_SECONDS_MAX = 10.0
 LOOKS_APART_MS = 1_000
 PROGRESS_APART_MS = 1_000
 
-Tell = Callable[..., Any]  # call this on the main loop, with these arguments
+OnMain = Callable[..., Any]  # calls a function on the main loop, with these arguments
 
 
 def margin_ms(lease_ms: int) -> float:
@@ -43,7 +43,7 @@ class Renewer(Loop):
     """Renew every lease of this node until its settle is answered."""
 
     def __init__(
-        self, store: Store, leases: dict[str, Attempt], *, lease_ms: int, tell: Tell, clock: Clock, events: Events
+        self, store: Store, leases: dict[str, Attempt], *, lease_ms: int, on_main: OnMain, clock: Clock, events: Events
     ) -> None:
         super().__init__(
             "renewer",
@@ -52,14 +52,14 @@ class Renewer(Loop):
             rest_max_ms=min(1_000.0, lease_ms / 6),
             backoff_ms=(min(100.0, lease_ms / 30), min(3_000.0, lease_ms / 10)),
         )
-        self.store, self.leases, self.tell = store, leases, tell
+        self.store, self.leases, self.on_main = store, leases, on_main
         self.lease_ms = lease_ms
         self.renewed = 0
         self._is_asked = False
         self._looked_at: float | None = None
         self._progress_sent_at: float | None = None
 
-    def look(self) -> None:
+    def renew_now(self) -> None:
         """Renew all now: the answers contain cancel requests.  At most once a second."""
         self._is_asked = True
         self.nudge()
@@ -92,7 +92,7 @@ class Renewer(Loop):
         for attempt, renewal, renewed in zip(attempts, renewals, answers, strict=True):
             if renewed.answer is Answer.LOST:
                 attempt.renew_at = float("inf")
-                self.tell(attempt.lose, "another claim has the run")
+                self.on_main(attempt.lose, "another claim has the run")
                 continue
             self.renewed += 1
             attempt.trust_until = sent + self.lease_ms - margin_ms(self.lease_ms)
@@ -101,28 +101,31 @@ class Renewer(Loop):
                 attempt.sent_progress = renewal.progress
                 self._progress_sent_at = sent
             if renewed.cancel:
-                self.tell(attempt.cancel, renewed.cancel)
+                self.on_main(attempt.cancel, renewed.cancel)
 
 
 class RelayedEvents(Events):
     """Events of the thread, emitted on the main loop, where the listeners run."""
 
-    def __init__(self, main: Events, tell: Tell) -> None:
+    def __init__(self, main: Events, on_main: OnMain) -> None:
         super().__init__()
-        self._main, self._tell = main, tell
+        self._main, self._on_main = main, on_main
 
     def wants(self, kind: type[Event]) -> bool:
         return self._main.wants(kind)
 
     def emit(self, event: Event) -> None:
-        self._tell(self._main.emit, event)
+        self._on_main(self._main.emit, event)
 
 
 class RenewerThread:
-    """The Renewer in a thread of its own, on a twin of the store, with the sampler of the main loop."""
+    """The Renewer in a thread of its own, on a store handle of its own, with the sampler of the main loop."""
 
     def __init__(
-        self, store: Store, make: Callable[[Store, Tell], Renewer], make_sampler: Callable[[Store, Tell], LoopSampler]
+        self,
+        store: Store,
+        make: Callable[[Store, OnMain], Renewer],
+        make_sampler: Callable[[Store, OnMain], LoopSampler],
     ) -> None:
         self._store, self._make, self._make_sampler = store, make, make_sampler
         self._main = asyncio.get_running_loop()
@@ -139,9 +142,9 @@ class RenewerThread:
         threading.Thread(target=self._live, name="pollux-renewer", daemon=True).start()
         await asyncio.wait_for(asyncio.shield(self._ready), START_SECONDS_MAX)
 
-    def look(self) -> None:
+    def renew_now(self) -> None:
         if self._renewer is not None:
-            self._inside(self._renewer.look)
+            self._inside(self._renewer.renew_now)
 
     async def stop(self) -> None:
         if self._stop is not None:
@@ -157,26 +160,26 @@ class RenewerThread:
         try:
             asyncio.run(self._renew_until_stopped())
         except BaseException as error:  # noqa: BLE001  passed to the caller of `start`
-            self._tell(_fail, self._ready, error)
+            self._on_main(_fail, self._ready, error)
         finally:
-            self._tell(_resolve, self._over)
+            self._on_main(_resolve, self._over)
 
     async def _renew_until_stopped(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         store = self._store.twin()
         await store.open()
         try:
-            self._renewer = renewer = self._make(store, self._tell)
-            sampler = self._make_sampler(store, self._tell)
+            self._renewer = renewer = self._make(store, self._on_main)
+            sampler = self._make_sampler(store, self._on_main)
             renewer.start()
             sampler.start()
-            self._tell(_resolve, self._ready)
+            self._on_main(_resolve, self._ready)
             await self._stop.wait()
             await asyncio.gather(renewer.stop(), sampler.stop())
         finally:
             await store.close()
 
-    def _tell(self, call: Callable[..., Any], *args: Any) -> None:
+    def _on_main(self, call: Callable[..., Any], *args: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the main loop is closed
             self._main.call_soon_threadsafe(call, *args)
 

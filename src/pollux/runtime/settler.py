@@ -45,7 +45,7 @@ class Settler(Loop):
         self.settled = 0
         self.discarded = 0  # outcomes that came after their lease was lost
         self.refused = 0  # settlements that the store cannot take
-        self.tallies = AttemptStats()
+        self.stats = AttemptStats()
         self.is_empty = asyncio.Event()
         self.is_empty.set()
         self._waiting: deque[Item] = deque()
@@ -68,9 +68,9 @@ class Settler(Loop):
             self.is_empty.clear()
         self.nudge()
 
-    async def flush(self, patience_ms: float) -> bool:
+    async def flush(self, timeout_ms: float) -> bool:
         """Wait until all are answered; false if time ran out."""
-        return await self.clock.wait(self.is_empty, patience_ms)
+        return await self.clock.wait(self.is_empty, timeout_ms)
 
     async def turn(self) -> Rest:
         batch = self._under_way = self._under_way or self._next_batch()
@@ -112,7 +112,7 @@ class Settler(Loop):
         [(attempt, settlement)] = batch
         self.refused += 1
         if _is_burial(settlement):
-            attempt.let_go()  # the store rejects this, too: the lease ends by itself, and the store counts the loss
+            attempt.drop_lease()  # the store rejects this, too: the lease ends by itself, and the store counts the loss
             return
         burial = Settlement(settlement.run_id, settlement.token, Dead(f"{UNRECORDED}{describe(error, hide)}"))
         self._waiting.appendleft((attempt, burial))
@@ -120,14 +120,14 @@ class Settler(Loop):
     def _answered(self, batch: list[Item], answers: Sequence[Answer]) -> None:
         wants, wants_failed = self.events.wants(RunSettled), self.events.wants(RunFailed)
         for (attempt, settlement), answer in zip(batch, answers, strict=True):
-            attempt.let_go()
+            attempt.drop_lease()
             if answer is Answer.LOST:
                 self.discarded += 1
                 run = attempt.run
                 self.events.emit(LeaseWasLost(run.id, run.job_id, "its outcome came too late and was dropped"))
             else:
                 self.settled += 1
-                self.tallies.add(attempt.job, settlement)
+                self.stats.add(attempt.job, settlement)
             if wants:
                 self.events.emit(_settled(attempt, settlement, answer))
             if wants_failed and (error := _error_of(settlement)):
@@ -137,7 +137,7 @@ class Settler(Loop):
 
 
 def _settled(attempt: Attempt, settlement: Settlement, answer: Answer) -> RunSettled:
-    outcome, run, settled_ms = settlement.outcome, attempt.run, attempt.kit.time.now_ms()
+    outcome, run, settled_ms = settlement.outcome, attempt.run, attempt.worker.time.now_ms()
     return RunSettled(
         run_id=settlement.run_id,
         job_id=run.job_id,

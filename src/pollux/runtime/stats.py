@@ -38,6 +38,8 @@ class LatenessSnapshot(Struct, frozen=True):
 
 
 class Lateness:
+    """Histogram of lateness, in buckets that double."""
+
     __slots__ = ("buckets", "count", "max_ms", "sum_ms")
 
     def __init__(self) -> None:
@@ -58,9 +60,9 @@ class Lateness:
 NAMES_MAX = 200
 NAME_CHARS_MAX = 200
 OTHER = "other"
-UNWELL_MAX = 1_000
+FAILING_MAX = 1_000
 BOUNDS_MS = (10, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 30_000, 60_000, 300_000, 3_600_000)
-DONE, FAILED, RETRIED, DEAD, CANCELLED = STATUSES = ("done", "failed", "retried", "dead", "cancelled")
+DONE, FAILED, RETRIED, DEAD, CANCELLED = ("done", "failed", "retried", "dead", "cancelled")
 _STATUS = {Done: DONE, RetryAt: RETRIED, Dead: DEAD, Cancelled: CANCELLED}
 
 
@@ -139,7 +141,7 @@ class AttemptStats:
     def __init__(self) -> None:
         self.by_job = EndsByName()
         self.by_source = EndsByName()
-        self.unwell: dict[str, None] = {}  # jobs whose latest attempt here was no success, the oldest first
+        self.failing: dict[str, None] = {}  # jobs whose latest attempt here was no success, the oldest first
         self.backs = 0  # runs handed back uncharged
         self.holds = 0  # runs handed back to the gate
 
@@ -147,9 +149,9 @@ class AttemptStats:
         verdict = settlement.verdict
         kind = type(verdict)
         if kind is Done and not verdict.failed:  # type: ignore[union-attr]
-            self.unwell.pop(job.id, None)
-        elif len(self.unwell) < UNWELL_MAX:
-            self.unwell[job.id] = None
+            self.failing.pop(job.id, None)
+        elif len(self.failing) < FAILING_MAX:
+            self.failing[job.id] = None
         if kind is Back:
             self.backs += 1
         elif kind is Hold:
@@ -166,7 +168,7 @@ class PlanStats:
 
     def __init__(self) -> None:
         self.fired: dict[tuple[str, int], int] = {}  # by the kind of schedule and the priority
-        self.lined = [0] * 4  # made ready, by priority
+        self.enqueued = [0] * 4  # made ready, by priority
         self.skipped: dict[str, int] = {}  # due times, by why they were not fired
         self.names: dict[str, None] = {}  # the jobs that were fired first
 
@@ -174,8 +176,8 @@ class PlanStats:
         fired = self.fired
         for kind in report.kinds:
             fired[kind] = fired.get(kind, 0) + 1
-        for priority in report.lined:
-            self.lined[priority] += 1
+        for priority in report.enqueued:
+            self.enqueued[priority] += 1
         for _, _, count, reason in report.skipped:
             self.skipped[reason] = self.skipped.get(reason, 0) + count
         if len(self.names) < NAMES_MAX:

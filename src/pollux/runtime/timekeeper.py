@@ -67,6 +67,8 @@ UNREADABLE_MAX = 1_000  # unreadable entries that one read of the feed makes roo
 
 
 class UnreadableEntries:
+    """Feed entries that cannot be decoded, and when the planner is rebuilt because of them."""
+
     def __init__(self) -> None:
         self.known: dict[int, Spoilt] = {}  # the planner was rebuilt after these
         self.waiting: dict[int, Spoilt] = {}
@@ -102,14 +104,14 @@ SHORT_POLL_MS = 1_000  # where the store cannot wait
 MIN_POLL_MS = 100  # an empty turn lasts at least this long, even if the store does not wait
 TURN_REST_MS = 20
 REST_USUAL_MAX_MS = 50
-# Rest by the average number of firings a turn.  Many firings are worth a turn of their own; of a thin stream several
-# firings share one turn, where each costs a commit; a single firing is not kept waiting.
+# Rest by the average number of firings a turn.  Many firings fill a turn; at a low rate several share one turn where
+# each costs a commit; a single firing is not delayed.
 RESTS_CHEAP: Rests = ((1.5, 3), (0.0, TURN_REST_MS))
 RESTS_DEAR: Rests = ((16.0, TURN_REST_MS), (2.0, REST_USUAL_MAX_MS), (0.0, TURN_REST_MS))
-CROWD_WEIGHT = 0.1
-RUSH = 50  # a turn that did nothing but read so many ends: the next one is not urgent
-RUSH_REST_MS = 100
-PUTS_RUSH = 10  # a turn that did nothing but set so many jobs due: others are being added, and share the next
+AVERAGE_WEIGHT = 0.1
+MANY_ENDS = 50  # a turn that did nothing but read so many ends: the next one is not urgent
+MANY_ENDS_REST_MS = 100
+MANY_PUTS = 10  # a turn that did nothing but set so many jobs due: others are being added, and share the next
 LEARN_ROUNDS_MAX = 8
 REPORTED_MAX = 10_000  # unreadable records that are remembered; beyond it all may be reported again
 FRUITLESS_MAX = 200
@@ -147,11 +149,9 @@ class Timekeeper(Loop):
         self.rebuilds = 0
         self.fenced = 0  # plans refused because the term had ended
         self._term: int | None = None
-        self._planner: Planner | None = None
+        self.planner: Planner | None = None
         self._unanswered: Plan | None = None
         self._unreported: UnreportedCounts | None = None  # of the dropped planner
-        self.is_pressed = False  # a run waits to be fired, and this turn is to do it
-        self.fired_at = -math.inf  # when runs that can start were last written, on the monotonic clock
         self._is_triggered = False
         self._waiters: list[asyncio.Future[None]] = []  # waiting for the end of the next turn
         self.on_notes: Callable[[tuple[str, ...]], None] | None = None  # called with the keys of changed notes
@@ -161,10 +161,6 @@ class Timekeeper(Loop):
         self._reported: dict[tuple[str, str], str] = {}  # unreadable records that were reported, and why
         self._spoilt = UnreadableEntries()
         self._failing_since: float | None = None  # every turn has failed since then
-
-    @property
-    def planner(self) -> Planner | None:
-        return self._planner
 
     def trigger(self) -> None:
         """Start a turn now, without any rest."""
@@ -189,7 +185,6 @@ class Timekeeper(Loop):
         else:
             return rest
         finally:
-            self.is_pressed = False
             for waiter in waiters:
                 if not waiter.done():  # the caller may have given up
                     waiter.set_result(None)
@@ -219,16 +214,14 @@ class Timekeeper(Loop):
             self._failing_since = None
             why = f"no plan went through for {format_ms(round(failing_ms))}: {describe(error, hide)}"
             with suppress(PolluxError):  # else the term ends by itself
-                await self.leader.step_aside(why)
+                await self.leader.yield_term(why)
 
     async def _lead(self, term: int) -> Rest:
         planner = await self._planner_of(term)
         if self._unanswered is not None:
             return await self._write(term, planner, self._unanswered)
         begun = self.clock.mono_ms()
-        self.is_pressed = planner.is_due(self.time.now_ms())
         planner = await self._read_feed(term, planner)
-        self.is_pressed = planner.is_due(self.time.now_ms())
         await self._learn(planner)
         plan = planner.plan(self.time.now_ms())
         if plan.is_empty():
@@ -239,20 +232,20 @@ class Timekeeper(Loop):
         self._fruitless = 0
         return await self._write(term, planner, plan)
 
-    async def farewell(self) -> None:
+    async def flush_counts(self) -> None:
         """Write the counts not yet reported, before the term is given up.  The loop has stopped."""
-        planner, term = self._planner, self.leader.term
+        planner, term = self.planner, self.leader.term
         if planner is None or term is None or term != self._term or self._unanswered is not None:
             return
-        plan = planner.farewell()
+        plan = planner.unreported()
         if not plan.is_empty():
             await self.store.advance(term, plan)
-            self._planner = self._unreported = None
+            self.planner = self._unreported = None
 
     async def _planner_of(self, term: int) -> Planner:
         """Return the planner of this term; a new one is built from the store."""
-        if self._planner is not None and self._term == term:
-            return self._planner
+        if self.planner is not None and self._term == term:
+            return self.planner
         self._forget()
         planner = self.make_planner()
         notes, nodes, counts = await self._notes(), await self._nodes(), await self.store.counts()
@@ -261,7 +254,7 @@ class Timekeeper(Loop):
             self.time.now_ms(), notes=notes, held=held, nodes=nodes, ready=counts.ready, left=self._unreported
         )
         await self._learn(planner, looks=False)
-        self._planner, self._term, self._unreported = planner, term, None
+        self.planner, self._term, self._unreported = planner, term, None
         self._is_triggered = True  # what is due is due now
         self.rebuilds += 1
         return planner
@@ -433,15 +426,13 @@ class Timekeeper(Loop):
             self.fenced += 1
             self.events.emit(PlanFenced(self.leader.node_id, term))
             if self.leader.term == term:  # and not a later one, won while the answer was under way
-                self.leader.doubt(f"the store answered {advanced.answer} to our plan")
+                self.leader.drop_term(f"the store answered {advanced.answer} to our plan")
             return Rest.NONE
         self._unanswered = None
         self.time.learn(advanced.now_ms, asked=asked)
         report = planner.accept(plan, advanced)
         self.plans += 1
-        if plan.moves_runs:
-            self.fired_at = self.clock.mono_ms()
-        self._firings_average += CROWD_WEIGHT * (len(plan.firings) - self._firings_average)
+        self._firings_average += AVERAGE_WEIGHT * (len(plan.firings) - self._firings_average)
         self._emit_fired(plan, advanced, report)
         return self._rest_of_busy(planner, plan, asked)
 
@@ -491,9 +482,9 @@ class Timekeeper(Loop):
 
     def _rest_after_reads(self) -> float:
         """Return the rest after a turn that only read what others did: the next one is not urgent."""
-        if self._ends >= RUSH:
-            return RUSH_REST_MS
-        return REST_USUAL_MAX_MS if self._puts >= PUTS_RUSH else 0
+        if self._ends >= MANY_ENDS:
+            return MANY_ENDS_REST_MS
+        return REST_USUAL_MAX_MS if self._puts >= MANY_PUTS else 0
 
     def _rest_of_idle(self, planner: Planner, begun: float) -> Rest:
         if planner.left_over:  # it reads on; a planner that makes no progress must not spin
@@ -509,6 +500,6 @@ class Timekeeper(Loop):
 
     def _forget(self) -> None:
         """Drop the planner, but keep its unreported counts for the next one."""
-        if self._planner is not None:
-            self._unreported = self._planner.leave(self._unanswered)
-        self._planner = self._term = self._unanswered = None
+        if self.planner is not None:
+            self._unreported = self.planner.leave(self._unanswered)
+        self.planner = self._term = self._unanswered = None

@@ -1,7 +1,7 @@
 """Schedule arithmetic: pure functions, the same result for the same arguments on every node.
 
     validate(schedule, job_id)                      refuse an unusable schedule
-    first_due(schedule, job_id, now_ms=, crowd=)    the first due time of a new job
+    first_due(schedule, job_id, now_ms=, batch_size=)    the first due time of a new job
     next_due(schedule, job_id, after_ms)            the due time after a due time, strictly later; None: there is none
     catch_up(schedule, job_id, due_ms=, ...)        the due times to fire or skip after a downtime
     late_after_of(schedule, job_id, due_ms)         how late a due time may fire without being missed

@@ -154,7 +154,7 @@ def _values(members: frozenset[int], limit: int) -> _Values:
 class CronMatcher:
     """The local times that a line matches, without time zones.
 
-    A local time is an integer: seconds since 1970-01-01 00:00 *on the wall clock*.  cronsim matches the day (it knows
+    A local time is an integer: seconds since 1970-01-01 00:00 *on the wall clock*.  cronsim matches the day (it handles
     L, LW, 5L, FRI#2 and when day and weekday mean "or"); hour, minute and second are looked up in tables, so that
     neither a search nor a count iterates over minutes.
     """

@@ -90,7 +90,7 @@ def _split(line: str) -> list[str]:
     if text.startswith("@"):
         text = _nickname(text)
     if text.upper().startswith(("CRON_TZ=", "TZ=")):
-        raise _wrong("the zone is not part of the line", "give it beside the line, like tz: Europe/Berlin")
+        raise _wrong("the zone is not part of the line", "give it as an option of its own, like tz: Europe/Berlin")
     parts = text.upper().split()
     if len(parts) == 5:
         parts.insert(0, "0")

@@ -50,11 +50,11 @@ def validate(schedule: Schedule, job_id: str) -> None:
             pass
 
 
-def first_due(schedule: Schedule, job_id: str, *, now_ms: int, crowd: int = 1) -> int | None:
-    """The first due time of a new job; `crowd` is the number of new jobs in the same put."""
+def first_due(schedule: Schedule, job_id: str, *, now_ms: int, batch_size: int = 1) -> int | None:
+    """The first due time of a new job; `batch_size` is the number of new jobs in the same put."""
     match schedule:
         case Interval():
-            return interval.first_due(schedule, job_id, now_ms=now_ms, crowd=crowd)
+            return interval.first_due(schedule, job_id, now_ms=now_ms, batch_size=batch_size)
         case Cron():
             return compile_cron(schedule.line, schedule.tz, job_id).next_after(now_ms)
         case Once():

@@ -42,11 +42,11 @@ def next_after(spec: Interval, job_id: str, after_ms: int) -> int:
     return _grid_from(spec, job_id, after_ms + 1)
 
 
-def first_due(spec: Interval, job_id: str, *, now_ms: int, crowd: int = 1) -> int:
+def first_due(spec: Interval, job_id: str, *, now_ms: int, batch_size: int = 1) -> int:
     """Now; `start_ms` if that is later; spread over time if the put had more than `CROWD_MAX` new jobs."""
     if spec.start_ms is not None and spec.start_ms > now_ms:
         return spec.start_ms
-    if crowd <= CROWD_MAX or not spec.spread:
+    if batch_size <= CROWD_MAX or not spec.spread:
         return now_ms
     return now_ms + place(job_id, "crowd", min(spec.every_ms, CROWD_SPREAD_MAX_MS))
 

@@ -113,7 +113,7 @@ class Redaction:
             forms = self._values.pop(value, None)
             if forms is None:
                 forms = tuple(_forms(value))
-                self._know(forms)
+                self._add_forms(forms)
             self._values[value] = forms  # moved to the end: it was resolved last
             while len(self._values) > HIDDEN_MAX:
                 self._forget(self._values.pop(next(iter(self._values))))
@@ -205,7 +205,7 @@ class Redaction:
             return False
         return len(heads) >= len(text) or any([head in text for head in list(heads)])  # noqa: C419  few, and no generator
 
-    def _know(self, forms: Iterable[str]) -> None:
+    def _add_forms(self, forms: Iterable[str]) -> None:
         for form in forms:
             self._known[form] = self._known.get(form, 0) + 1
             lengths = self._by_head.setdefault(form[:HIDE_CHARS_MIN], {})

@@ -91,12 +91,19 @@ class EngineClock:
         raise AssertionError("there are no threads in a simulation")
 
 
-class EngineStore(MemoryStore):
+class InstantStore(MemoryStore):
+    """A memory store whose calls need no event loop: there is nothing to count or to bound."""
+
+    async def _call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:  # noqa: ARG002
+        return await answer
+
+
+class EngineStore(InstantStore):
     """A memory store that counts writes and calls the listener; waits return at once."""
 
     def __init__(self, clock: EngineClock, listener: SimulationListener) -> None:
         super().__init__(clock)
-        self._watched = listener
+        self._watched, self._state = listener, self.memory.state
         self.look_again_ms: int | None = None
         self.news = 0  # writes after which there may be something to claim
 
@@ -126,7 +133,7 @@ class EngineStore(MemoryStore):
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
         answers = await super().settle(settlements, now_ms=now_ms)
         self.news += 1
-        self._watched.settled(settlements, self._clock.now_ms())
+        self._watched.settled(settlements, self.clock.now_ms())
         return answers
 
 
@@ -188,27 +195,28 @@ class SimulationEngine:
         self.events = events = Events()
         self.registry = Registry()
         self.pool = Pool(scenario.seats)
-        self.kit = kit = WorkerState(self.registry, self.pool, clock=clock, events=events, dice=Random(scenario.seed))  # noqa: S311
-        kit.isolates = False
-        self.threads = kit.hands = EngineThreads(clock)
-        self.settler = kit.settler = Settler(
+        dice = Random(scenario.seed)  # noqa: S311
+        self.worker = worker = WorkerState(self.registry, self.pool, clock=clock, events=events, dice=dice)
+        worker.isolates = False
+        self.threads = worker.threads = EngineThreads(clock)
+        self.settler = worker.settler = Settler(
             store, clock=clock, events=events, backlog_max=BACKLOG_PER_SEAT * scenario.seats
         )
-        self.watchman = kit.watchman = TimeoutWatch(kit.running, clock=clock, events=events)
-        self.dispatcher = EngineDispatcher(store, kit, NODE, options=RuntimeOptions(lease_ms=FOR_EVER_MS))
+        self.timeouts = worker.timeouts = TimeoutWatch(worker.running, clock=clock, events=events)
+        self.dispatcher = EngineDispatcher(store, worker, NODE, options=RuntimeOptions(lease_ms=FOR_EVER_MS))
         at_once(store.open())
         leader = SoleLeader(store, clock, events)
         self.timekeeper = EngineTimekeeper(
             store,
             leader,
-            kit.time,
+            worker.time,
             lambda: Planner(seats=scenario.seats, ready_max=scenario.ready_max),
             clock=clock,
             events=events,
             turn_rest_ms=scenario.turn_rest_ms,
         )
         pruning = RuntimeOptions(unchanged_ms=0, keep_per_job=1)
-        self.pruner = Pruner(store, leader, kit.time, clock=clock, events=events, options=pruning, limit=PRUNE_ROWS)
+        self.pruner = Pruner(store, leader, worker.time, clock=clock, events=events, options=pruning, limit=PRUNE_ROWS)
         self._fails = scenario.habit.failing > 0 or any(habit.failing > 0 for habit in scenario.habits.values())
         self._plan_at = self._prune_at = self._rested_at = 0
         self._watch_at: list[int] = []
@@ -249,7 +257,7 @@ class SimulationEngine:
         us, threads, settler = self.clock.us, self.threads, self.settler
         if self._watch_at and self._watch_at[0] <= us:
             heappop(self._watch_at)
-            _turn(self.watchman)
+            _turn(self.timeouts)
         if threads.ends and threads.ends[0][0] <= us:
             threads.end()
         did = False

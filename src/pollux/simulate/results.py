@@ -334,7 +334,7 @@ def _jobs(seen: SimulationSummary) -> list[str]:
             warnings.append(f"job {job.id} loses {counted(full, 'due time')} to a full ready queue: add seats")
         if row.dead:
             times = counted(row.dead, "time")
-            warnings.append(f"job {job.id} ends dead {times}: more attempts (retry), or mend what fails")
+            warnings.append(f"job {job.id} ends dead {times}: more attempts (retry), or fix what fails")
         if not row.fired and not row.skipped and job.enabled and schedule is not None:
             warnings.append(f"job {job.id} is never due in this time")
     return warnings
@@ -346,12 +346,12 @@ def _cause(row: JobResults) -> str:
     if isinstance(schedule, Interval) and mean_ms >= schedule.every_ms:
         return (
             f"its runs take {format_ms(mean_ms)} and it is due every {format_ms(schedule.every_ms)}; "
-            "make the interval longer or the runs shorter, or say overlap: allow"
+            "make the interval longer or the runs shorter, or set overlap: allow"
         )
     if row.late.max >= mean_ms:
         return "its runs wait for a seat until the next one is due; add seats"
     return (
-        "some of its runs, or their retries, last until the next one is due; say overlap: queue, or give it a timeout"
+        "some of its runs, or their retries, last until the next one is due; set overlap: queue, or give it a timeout"
     )
 
 

@@ -46,14 +46,14 @@ class VirtualTime:
             )
         self.loop: Any = loop
         self.jumps = 0
-        self.naps: dict[_TimedWait, None] = {}  # of threads that sleep by this clock
+        self.sleeps: dict[_TimedWait, None] = {}  # of threads that sleep by this clock
         self.limit_us: int | None = None  # advancing past it means that something waits in vain
         self.is_busy_elsewhere: Callable[[], bool] = _never  # whether threads or child processes do real work
         self._us = 0 if is_fresh else math.ceil(loop.time()) * SECOND_US
         self._quiet: asyncio.Future[None] | None = None
         self._turns = 0  # timers so far
         self._calls = 0  # calls of `run_in_executor` that are under way
-        self._selector = _PatientSelector(inner, self)
+        self._selector = _VirtualSelector(inner, self)
         self._run_in_executor, self._call_at = loop.run_in_executor, loop.call_at
 
     def install(self) -> None:
@@ -75,9 +75,9 @@ class VirtualTime:
         return self._us
 
     @property
-    def asleep(self) -> int:
+    def sleeping(self) -> int:
         """Return how many threads sleep by this clock; one whose flag is set is about to wake."""
-        return sum(not nap.flag.is_set() for nap in self.naps) if self.naps else 0
+        return sum(not sleep.flag.is_set() for sleep in self.sleeps) if self.sleeps else 0
 
     def time(self) -> float:
         return self._us / SECOND_US
@@ -90,7 +90,7 @@ class VirtualTime:
         finally:
             self._quiet = None
 
-    def tell_quiet(self) -> bool:
+    def notify_quiet(self) -> bool:
         """Wake those that wait for quiet, when all are idle; false if there are none."""
         if self._quiet is None or self._quiet.done():
             return False
@@ -110,7 +110,7 @@ class VirtualTime:
         self.jumps += 1
 
     @property
-    def is_held(self) -> bool:
+    def must_wait(self) -> bool:
         """Whether real work goes on that time must wait for."""
         return self._calls > 0 or self.is_busy_elsewhere()
 
@@ -130,8 +130,8 @@ class VirtualTime:
         us = round(when * SECOND_US)
         if us <= self._us and when > self.time():
             us = self._us + 1
-        timer = _Turn(us / SECOND_US, call, args, self.loop, context)
-        timer.turn = self._turns
+        timer = _OrderedTimer(us / SECOND_US, call, args, self.loop, context)
+        timer.seq = self._turns
         heapq.heappush(self.loop._scheduled, timer)  # noqa: SLF001  as asyncio's own `call_at` does
         timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001
         return timer
@@ -140,15 +140,15 @@ class VirtualTime:
         self._calls -= 1
 
 
-class _Turn(asyncio.TimerHandle):
+class _OrderedTimer(asyncio.TimerHandle):
     """A timer with a sequence number: asyncio's heap has no order among timers of the same time."""
 
-    __slots__ = ("turn",)
-    turn: int
+    __slots__ = ("seq",)
+    seq: int
 
     def __lt__(self, other: object) -> bool:
         assert isinstance(other, asyncio.TimerHandle)
-        return (self.when(), self.turn) < (other.when(), getattr(other, "turn", 0))
+        return (self.when(), self.seq) < (other.when(), getattr(other, "seq", 0))
 
 
 class VirtualClock(SystemClock):
@@ -170,12 +170,12 @@ class VirtualClock(SystemClock):
 
     def wait_in_thread(self, flag: threading.Event, seconds: float) -> None:
         """Sleep in a thread by this clock: time passes meanwhile, and wakes it."""
-        nap = _TimedWait(self._time, flag)
-        self._time.loop.call_soon_threadsafe(nap.begin, seconds)
+        sleep = _TimedWait(self._time, flag)
+        self._time.loop.call_soon_threadsafe(sleep.begin, seconds)
         flag.wait()
-        if nap.is_over:
+        if sleep.is_over:
             flag.clear()  # set by us; a request to stop is also stored elsewhere
-        self._time.loop.call_soon_threadsafe(nap.end)
+        self._time.loop.call_soon_threadsafe(sleep.end)
 
 
 class _TimedWait:
@@ -187,10 +187,10 @@ class _TimedWait:
         self.is_over = False
 
     def begin(self, seconds: float) -> None:
-        self._time.naps[self] = None
-        self._alarm = self._time.loop.call_later(seconds, self._ring)
+        self._time.sleeps[self] = None
+        self._alarm = self._time.loop.call_later(seconds, self._expire)
 
-    def _ring(self) -> None:
+    def _expire(self) -> None:
         self.is_over = True
         self.flag.set()
         self.end()
@@ -200,17 +200,17 @@ class _TimedWait:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-            del self._time.naps[self]
+            del self._time.sleeps[self]
 
 
-class _PatientSelector(selectors.BaseSelector):
+class _VirtualSelector(selectors.BaseSelector):
     """A selector that lets virtual time pass where the loop would sleep."""
 
     def __init__(self, inner: Any, time: VirtualTime) -> None:
         self.inner, self._time = inner, time
         self._rounds = 0
-        self._stirred_at: float | None = None  # when something last happened on the sockets, by the machine's clock
-        self._held_at: float | None = None
+        self._active_at: float | None = None  # when something last happened on the sockets, by the machine's clock
+        self._waits_since: float | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is not None and timeout <= 0:
@@ -218,9 +218,9 @@ class _PatientSelector(selectors.BaseSelector):
             return self._look(0) if self._rounds % POLL_EVERY == 0 else []
         if found := self._look(0):
             return found
-        if (patience := self._patience()) > 0:
-            return self._look(patience)
-        if self._time.tell_quiet():
+        if (wait_s := self._real_wait_s()) > 0:
+            return self._look(wait_s)
+        if self._time.notify_quiet():
             return []
         if timeout is None:
             return self._look(None)  # no timer at all: only the outside can go on
@@ -230,28 +230,28 @@ class _PatientSelector(selectors.BaseSelector):
     def _look(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         found: list[tuple[selectors.SelectorKey, int]] = self.inner.select(timeout)
         if found:
-            self._held_at = None
-            if self._stirred_at is not None:
-                self._stirred_at = time.monotonic()
+            self._waits_since = None
+            if self._active_at is not None:
+                self._active_at = time.monotonic()
         return found
 
-    def _patience(self) -> float:
+    def _real_wait_s(self) -> float:
         """Return for how long to wait for real events before time passes."""
-        if self._stirred_at is None and not self._time.is_held:
-            self._held_at = None
+        if self._active_at is None and not self._time.must_wait:
+            self._waits_since = None
             return 0.0
         now, left = time.monotonic(), 0.0
-        if self._time.is_held:
-            self._held_at = self._held_at or now
-            left = self._held_at + THREAD_SECONDS_MAX - now
-        if self._stirred_at is not None:
-            left = max(left, self._stirred_at + IO_QUIET_SECONDS - now)
+        if self._time.must_wait:
+            self._waits_since = self._waits_since or now
+            left = self._waits_since + THREAD_SECONDS_MAX - now
+        if self._active_at is not None:
+            left = max(left, self._active_at + IO_QUIET_SECONDS - now)
             if left <= 0:
-                self._stirred_at = None  # quiet, until a socket is opened, closed or used
+                self._active_at = None  # quiet, until a socket is opened, closed or used
         return min(left, IO_QUIET_SECONDS)
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        self._stirred_at = time.monotonic()
+        self._active_at = time.monotonic()
         key: selectors.SelectorKey = self.inner.register(fileobj, events, data)
         return key
 
@@ -260,7 +260,7 @@ class _PatientSelector(selectors.BaseSelector):
         return key
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        self._stirred_at = time.monotonic()
+        self._active_at = time.monotonic()
         key: selectors.SelectorKey = self.inner.modify(fileobj, events, data)
         return key
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 
 from pollux.errors import StoreError
-from pollux.model import ASIDE, AuditLine, Ended, Entry, Note, all_aside, chained
+from pollux.model import LEADER_NOTES, AuditLine, Ended, Entry, Note, chained, unreadable_notes
 from pollux.model.unreadable import FEED, JOBS, SCHEDULES
 from pollux.store.move_marks import MARKS, read_marks
 from pollux.units import format_moment
 
-NOTED = (ASIDE, MARKS)  # what notes begin with that tell of what is not in order
-ENTRIES_ASIDE = f"{ASIDE}{FEED}:"  # what the notes begin with that a repair forgets: somebody has seen them
+NOTED = (LEADER_NOTES, MARKS)  # what notes begin with that tell of what is not in order
+ENTRIES_ASIDE = f"{LEADER_NOTES}{FEED}:"  # what the notes begin with that a repair forgets: somebody has seen them
 SHOWN_MAX = 5
 FOUND_MAX = 1_000  # of one rule: beyond that it is "at least"
 
@@ -56,7 +56,7 @@ def finding(rule: str, what: str, found: Sequence[str], *, can_repair: bool = Fa
 
 def noted_findings(notes: Sequence[Note]) -> list[CheckFinding]:
     """What notes say of a store that is not in order."""
-    return _filled(notes) + _aside([note for note in notes if note.key.startswith(ASIDE)])
+    return _filled(notes) + _aside([note for note in notes if note.key.startswith(LEADER_NOTES)])
 
 
 def _filled(notes: Sequence[Note]) -> list[CheckFinding]:
@@ -74,7 +74,7 @@ def _filled(notes: Sequence[Note]) -> list[CheckFinding]:
 def _aside(notes: Iterable[Note]) -> list[CheckFinding]:
     """What the leader could not read, as it told it itself; entries of the feed as they stood there."""
     jobs, entries = list[str](), list[str]()
-    for each in [each for each in all_aside(notes) if each.kind != SCHEDULES]:
+    for each in [each for each in unreadable_notes(notes) if each.kind != SCHEDULES]:
         for name, why in each.named.items():
             text = each.texts.get(name, "")
             line = f"{name} of version {each.version}: {why}" + (f": {text}" if text else "")

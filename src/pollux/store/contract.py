@@ -12,8 +12,10 @@ What holds for every verb:
   `capabilities.durable`, a power cut).
 * **Repeatable.**  The same call with the same ids and tokens may be sent again after a lost answer: it changes
   nothing more and answers `already` where it would have answered `ok`.
-* **On record.**  Of `audit`, given the answers, come the lines that tell of them: they are in the audit log with what
-  was changed, or neither is.  It is asked in the middle of a write, perhaps more than once: it makes words, no more.
+* **On record.**  The lines of `audit` are written to the audit log with the change, or neither is (see `Audit`).  Their
+  numbers, hashes and counts are the store's.
+* **Moved.**  A handle that was told to (`StoreHandle.refuse_if_moved`) refuses every change that people and programs
+  ask for with `StoreMoved` once the note `SEAL` is there: it is read in the write itself.
 * **In order.**  Batches answer in the order of their items.
 * **Time.**  `now_ms` None means the store's own clock; tests pass their own.
 * **Waiting** ends at the bell, at what `look_again_ms` names, at `wake`, or after `wait_ms`, whichever is first.
@@ -134,7 +136,8 @@ class Joins(Protocol):
 class Store(Protocol):
     """One handle on one store.  It belongs to the event loop that opened it; `twin` gives another loop its own."""
 
-    capabilities: Capabilities
+    @property
+    def capabilities(self) -> Capabilities: ...
 
     @property
     def scheduler_version(self) -> int:
@@ -157,10 +160,14 @@ class Store(Protocol):
         """A handle for another version on the same connections: open as long as this one is, in the same loop."""
         ...
 
+    def refuse_if_moved(self, url: str | None) -> None:
+        """Whether changes raise `StoreMoved` from now on if the store was moved; `url` names it, without a password."""
+        ...
+
     # jobs
 
     async def put_jobs(
-        self, puts: Sequence[JobPut], *, audit: Audit[list[JobAnswer]] | None = None, now_ms: int | None = None
+        self, puts: Sequence[JobPut], *, audit: Audit | None = None, now_ms: int | None = None
     ) -> list[JobAnswer]:
         """Add or replace definitions.
 
@@ -175,12 +182,7 @@ class Store(Protocol):
         ...
 
     async def delete_jobs(
-        self,
-        ids: Sequence[str],
-        *,
-        reason: str = "",
-        audit: Audit[list[Answer]] | None = None,
-        now_ms: int | None = None,
+        self, ids: Sequence[str], *, reason: str = "", audit: Audit | None = None, now_ms: int | None = None
     ) -> list[Answer]:
         """Take jobs away: ok, or lost if there is none.
 
@@ -199,7 +201,7 @@ class Store(Protocol):
         ...
 
     async def move_jobs(
-        self, ids: Sequence[str], to: int, *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
+        self, ids: Sequence[str], to: int, *, audit: Audit | None = None, now_ms: int | None = None
     ) -> list[Answer]:
         """Take jobs over into the version `to`: ok; already (it is there); lost (there is none).
 
@@ -263,7 +265,7 @@ class Store(Protocol):
         notes: Sequence[NotePut] = (),
         ready_max: int = READY_MAX,
         unless_live: bool = False,
-        audit: Audit[list[RunAnswer]] | None = None,
+        audit: Audit | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         """Accept runs: ok; already (the id is live or finished, or twice in the batch); conflict (its key is live;
@@ -339,19 +341,19 @@ class Store(Protocol):
         run_ids: Sequence[str] = (),
         job_id: str | None = None,
         reason: str = "",
-        audit: Audit[list[RunAnswer]] | None = None,
+        audit: Audit | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
         """Held and ready runs are cancelled at once (ok).  For a leased one a request is left beside the lease (ok):
         the owner is rung and reads it in `renew`; if the lease ends first, the run is cancelled.  lost: not live.
         `job_id`: all its live runs, too, each once.  One `Ended` entry for those that ended; a store may take hundreds
-        of a job in parts, each with its own entry: then the first that does anything has the lines.  `audit` is told
-        how many there may be behind it, as ok and without their ids; of runs that end in that moment it may hear, too.
+        of a job in parts, each with its own entry: then the first that does anything has the lines, and counts all
+        that are live in that moment.
         """
         ...
 
     async def revive(
-        self, run_ids: Sequence[str], *, audit: Audit[list[RunAnswer]] | None = None, now_ms: int | None = None
+        self, run_ids: Sequence[str], *, audit: Audit | None = None, now_ms: int | None = None
     ) -> list[RunAnswer]:
         """Dead letters run again: ready now (gated: held, `Arrived`), all counters but the fence at zero; what was
         tried before stays on record.
@@ -399,9 +401,9 @@ class Store(Protocol):
         """
         ...
 
-    async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
+    async def prune(self, what: Pruning, *, audit: Audit | None = None, now_ms: int | None = None) -> int:
         """Remove finished runs, ended once-jobs and old audit lines as told; answers how many went.
-        `audit` goes with `ids`, and with nothing else (`InvalidInput`).
+        `audit` goes with `ids` or with `version`, and with nothing else (`InvalidInput`).
 
         Live runs are never touched, but for those that a delete or a move which was cut off has left: they end, or
         come along, and count.
@@ -412,7 +414,7 @@ class Store(Protocol):
     # notes
 
     async def put_notes(
-        self, puts: Sequence[NotePut], *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
+        self, puts: Sequence[NotePut], *, audit: Audit | None = None, now_ms: int | None = None
     ) -> list[Answer]:
         """Write notes by compare-and-set: ok; conflict; already (over whatever is there, and the same is there), and
         then nothing is written.  One `NotesChanged` entry for all that were written.
@@ -426,20 +428,19 @@ class Store(Protocol):
     # nodes and terms
 
     async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
-        """Say that a node lives, for `ttl_ms`.  The first beat, and one with other handlers, enters the feed."""
+        """Record that a node lives, for `ttl_ms`; with 0 it leaves, and its leases stand until they end.
+
+        The first beat, and one with other handlers, enters the feed.
+        """
         ...
 
     async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
         """The living, by id."""
         ...
 
-    async def leave(self, node_id: str) -> None:
-        """The node is gone; its leases stand until they end."""
-        ...
-
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
-        """Take or renew the leadership; answers the term that stands.  Terms only rise, also over resignations and
-        `drop_version`.
+        """Take or renew the leadership; answers the term that stands.  Terms only rise, also over resignations
+        and versions that were pruned.
         """
         ...
 
@@ -451,15 +452,7 @@ class Store(Protocol):
 
     async def versions(self, *, now_ms: int | None = None) -> list[Version]:
         """Those that are there, by number: a job was put, loaded or moved there, a node beat or was elected there, and
-        nobody dropped it since.
-        """
-        ...
-
-    async def drop_version(
-        self, number: int, *, audit: Audit[Answer] | None = None, now_ms: int | None = None
-    ) -> Answer:
-        """Forget a version and what is unread in its feed: ok; conflict while it has a job, a live run or a leader;
-        lost if it is not there.  Its finished runs stay until they are pruned.
+        it was not pruned since.
         """
         ...
 

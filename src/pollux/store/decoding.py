@@ -49,13 +49,17 @@ class BatchDecoder(Generic[Read, T]):
         self._unreadable: list[Unreadable] = []
         self._cause: Exception | None = None
 
-    def __call__(self, written: Read, name: str, version: int | None = None, due_ms: int | None = None) -> T | None:
+    def __call__(self, written: Read, name: str) -> T | None:
         try:
             return self._read(written)
         except UNREADABLE as error:
-            self._cause = self._cause or error
-            self._unreadable.append(Unreadable(name, why(error), version, due_ms))
+            self.report(error, name)
             return None
+
+    def report(self, error: Exception, name: str, version: int | None = None, due_ms: int | None = None) -> None:
+        """Report one that could not be decoded with the answer."""
+        self._cause = self._cause or error
+        self._unreadable.append(Unreadable(name, why(error), version, due_ms))
 
     @property
     def count(self) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from pollux.model import Job, Memory
-from pollux.store.decoding import BatchDecoder
+from pollux.store.decoding import UNREADABLE, BatchDecoder
 
 Row = tuple[Any, ...]
 
@@ -47,14 +47,18 @@ class JobCache:
         return job
 
 
-class JobReading(BatchDecoder[Row, Job]):
-    """The jobs of one call; what cannot be read is told of with its answer."""
+class JobDecoder(BatchDecoder[Row, Job]):
+    """The jobs of one call; those that cannot be decoded are reported with its answer."""
 
-    def __init__(self, cache: JobCache) -> None:
-        super().__init__("job", cache.job)
+    def __init__(self, read: Callable[[Row], Job]) -> None:
+        super().__init__("job", read)
 
     def job(self, row: Row) -> Job | None:
-        return self(row, row[0], row[6], row[2])
+        try:
+            return self._read(row)
+        except UNREADABLE as error:
+            self.report(error, row[0], row[6], row[2])
+            return None
 
     def jobs(self, rows: Iterable[Row]) -> list[Job]:
         return [job for row in rows if (job := self.job(row)) is not None]
@@ -65,3 +69,8 @@ def _current(job: Job, row: Row) -> Job:
     return replace(
         job, scheduler_version=row[6], revision=row[1], next_due_ms=row[2], last_due_ms=row[3], memory=memory
     )
+
+
+class JobReading(JobDecoder):  # gone once every store is a backend
+    def __init__(self, cache: JobCache) -> None:
+        super().__init__(cache.job)

@@ -25,6 +25,7 @@ from pollux.model import (
     Plan,
     Run,
     RunState,
+    check_version,
 )
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, JobPut, Pruning, Settlement
 from pollux.store.values import PRIORITIES
@@ -87,10 +88,13 @@ def check_batch(items: Sized, what: str, *, at_most: int = BATCH_MAX) -> None:
 def check_pruning(what: Pruning, *, is_told: bool) -> None:
     """`is_told`: a line goes along; it can name runs, and is not for what only got old."""
     check_batch(what.ids, "runs")
-    if is_told and what != Pruning(ids=what.ids, limit=what.limit):
+    if is_told and what not in (Pruning(ids=what.ids, limit=what.limit), Pruning(version=what.version)):
         raise InvalidInput(
-            "a line of the audit log goes with the ids of runs alone", cure="prune by age in a call of its own"
+            "a line of the audit log goes with the ids of runs or with a version alone",
+            cure="prune by age in a call of its own",
         )
+    if what.version is not None:
+        check_version(what.version)
 
 
 def check_page(limit: int) -> int:

@@ -5,9 +5,8 @@
 
 A sealed store can be read, but is not worked on: nodes claim nothing (`DRAIN`, at both ends), and the term belongs
 to a holder that never plans, so that whatever an old leader writes is fenced.  `Pollux.open` refuses it in words,
-and so does every verb that would change something: a process that has the store open looks for the marks at most
-`LOOK_MS` before it writes.  A move waits longer than that (`SETTLE_MS`) between the seal and the first record that
-it copies, so whatever was accepted before is carried.
+and so does every verb that would change something: it looks for the note `SEAL` in the write itself, so what was
+accepted before the seal is carried, and nothing is accepted after it.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ from pollux.units import DAY_MS, format_moment, shell_word
 
 MARKS = "move:"
 MOVED_TO, MOVED_FROM = "move:to", "move:from"
+SEAL = "move:seal"  # is there as long as the store must not be changed
 HOLDER = "moved"  # of the term of a sealed store
 HELD_MS = 36_500 * DAY_MS
 FENCE_TRIES = 20  # others may take a free term, too
-LOOK_MS = 500  # so long a store that was not sealed is believed to be none
-SETTLE_MS = 1_000  # and so long a move waits for those who believe it
 
 
 class MoveMark(Struct, frozen=True, omit_defaults=True):
@@ -110,27 +108,13 @@ async def refuse_sealed(store: Store, url: str) -> None:
         raise StoreMoved(what, cure=cure)
 
 
-class MoveGuard:
-    """May this store be changed?  What one process believes of it; whoever changes something asks."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url  # without a password
-        self._free_until = float("-inf")
-
-    async def refuse(self, store: Store, now: float) -> None:
-        """Raise `StoreMoved` if it is sealed; `now` is on the monotonic clock, in ms."""
-        if now >= self._free_until:
-            await refuse_sealed(store, self._url)
-            self._free_until = now + LOOK_MS
-
-
 async def seal(store: Store, mark: MoveMark) -> None:
     """Nobody works on the store from here on.  Doing it again changes nothing.
 
     What says so and what stops the workers are one write; a leader that hears of it before its term is taken from it
     steps aside by itself.
     """
-    await store.put_notes([mark_put(MOVED_TO, mark), _drain_put(mark)])
+    await store.put_notes([mark_put(MOVED_TO, mark), _drain_put(mark), NotePut(SEAL, value=True)])
     await store.wake()
     for handle in await of_all_versions(store):
         await _take_term(handle)
@@ -139,14 +123,14 @@ async def seal(store: Store, mark: MoveMark) -> None:
 
 async def seal_for_good(store: Store, mark: MoveMark) -> None:
     """The move is over: whoever looks is told where to go."""
-    await store.put_notes([mark_put(MOVED_TO, mark), _drain_put(mark)])
+    await store.put_notes([mark_put(MOVED_TO, mark), _drain_put(mark), NotePut(SEAL, value=True)])
     await store.wake()
 
 
 async def begin_filling(store: Store, origin: MoveMark) -> None:
     """Nobody works on the store before it is whole; whoever looks at what stops it sees the drain, and asks why."""
     drain = NotePut(DRAIN, {"reason": f"it is being filled from {origin.other}", "by": MOVE, "is_over": False})
-    await store.put_notes([mark_put(MOVED_FROM, origin), drain])
+    await store.put_notes([mark_put(MOVED_FROM, origin), drain, NotePut(SEAL, value=True)])
 
 
 def _drain_put(mark: MoveMark) -> NotePut:
@@ -157,7 +141,7 @@ def _drain_put(mark: MoveMark) -> NotePut:
 async def unseal(store: Store) -> MoveMark | None:
     """Everybody may work on the store again; answers the mark that stood, if there was one."""
     mark = (await marks_of(store)).to
-    await store.put_notes([NotePut(MOVED_TO), NotePut(DRAIN)])
+    await store.put_notes([NotePut(MOVED_TO), NotePut(DRAIN), NotePut(SEAL)])
     for handle in await of_all_versions(store):
         term = await handle.elect(HOLDER, ttl_ms=1)
         if term.holder == HOLDER:

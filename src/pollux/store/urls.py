@@ -9,12 +9,12 @@ from urllib.parse import parse_qsl, quote
 from pollux.clock import Clock
 from pollux.errors import InvalidInput
 from pollux.model import SCHEDULER_VERSION
-from pollux.store.contract import Store
+from pollux.store.handle import StoreHandle
 
 REQUIRED = "required"
 
 
-def open_store(url: str, *, clock: Clock | None = None, scheduler_version: int = SCHEDULER_VERSION) -> Store:
+def open_store(url: str, *, clock: Clock | None = None, scheduler_version: int = SCHEDULER_VERSION) -> StoreHandle:
     """The store that the URL names, not yet opened: `memory://`, `sqlite:///file.db`, `sqlite:////absolute/file.db`,
     `redis://host:6379/0` (also `rediss://`, `unix://`, `redis+sentinel://` and `redis+cluster://`), `postgresql://user:password@host:5432/database`.
 
@@ -46,7 +46,7 @@ def _shown(url: str) -> str:
     return f"{url.partition(':')[0]}://..." if "@" in url else place
 
 
-def _memory(url: str, rest: str, clock: Clock | None) -> Store:
+def _memory(url: str, rest: str, clock: Clock | None) -> StoreHandle:
     from pollux.store.memory import MemoryStore
 
     if rest:
@@ -54,14 +54,14 @@ def _memory(url: str, rest: str, clock: Clock | None) -> Store:
     return MemoryStore(clock)
 
 
-def _sqlite(url: str, rest: str, clock: Clock | None) -> Store:
+def _sqlite(url: str, rest: str, clock: Clock | None) -> StoreHandle:
     from pollux.store.sqlite.store import SqliteStore
 
     file, allow_network = _sqlite_file(url, rest)
     return SqliteStore(file, clock=clock, allow_network=allow_network)
 
 
-def _redis(url: str, rest: str, clock: Clock | None) -> Store:  # noqa: ARG001  as all of them are called
+def _redis(url: str, rest: str, clock: Clock | None) -> StoreHandle:  # noqa: ARG001  as all of them are called
     try:
         from pollux.store.redis import RedisStore
     except ModuleNotFoundError as error:
@@ -75,7 +75,7 @@ def _redis(url: str, rest: str, clock: Clock | None) -> Store:  # noqa: ARG001  
     return RedisStore(url, clock=clock)
 
 
-def _postgres(url: str, rest: str, clock: Clock | None) -> Store:  # noqa: ARG001  as all of them are called
+def _postgres(url: str, rest: str, clock: Clock | None) -> StoreHandle:  # noqa: ARG001  as all of them are called
     try:
         from pollux.store.postgres.store import PostgresStore
     except ModuleNotFoundError as error:
@@ -178,7 +178,7 @@ def _sqlite_file(url: str, rest: str) -> tuple[str, bool]:
     return path, bool(options)
 
 
-_STORES: dict[str, Callable[[str, str, Clock | None], Store]] = {
+_STORES: dict[str, Callable[[str, str, Clock | None], StoreHandle]] = {
     "memory": _memory,
     "sqlite": _sqlite,
     "redis": _redis,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, overload
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -80,8 +80,6 @@ class DumpPage(Struct, frozen=True):
 
 
 _decode = json.Decoder().decode
-A = TypeVar("A")
-Audit = Callable[[A], Sequence[AuditLine]]  # what the audit log gets with a write that is answered so
 
 BATCH_MAX = 1_000  # items in one call of a batched verb
 PAGE_MAX = 1_000  # rows in one page
@@ -166,6 +164,26 @@ class Claimed(Struct, frozen=True):
     now_ms: int
 
 
+class Audit(Struct, frozen=True):
+    """Lines of the audit log that go with a write: there is neither without the other.
+
+    All of them if anything was done, each with the number of items that were.  With `each`, line n goes with item n of
+    the call alone, if that was done.
+    """
+
+    lines: tuple[AuditLine, ...]
+    each: bool = False
+
+    def of(self, answers: Sequence[Answer | JobAnswer | RunAnswer] | int) -> list[AuditLine]:
+        """The lines as they are written, given the answers to the items, or how many were done."""
+        if isinstance(answers, int):
+            return [replace(line, count=answers) for line in self.lines] if answers else []
+        done = [(each if isinstance(each, Answer) else each.answer) is Answer.OK for each in answers]
+        if self.each:
+            return [line for line, is_done in zip(self.lines, done, strict=False) if is_done]
+        return [replace(line, count=sum(done)) for line in self.lines] if any(done) else []
+
+
 class Renewal(Struct, frozen=True, omit_defaults=True):
     run_id: str
     token: str
@@ -200,4 +218,5 @@ class Pruning(Struct, frozen=True, omit_defaults=True):
     dead_before_ms: int | None = None  # dead letters that died before
     dead_max: int | None = None  # all but the newest n dead letters
     log_max: int | None = None  # all but the newest n lines of the audit log (at least the last one stays)
+    version: int | None = None  # that version, with what is unread in its feed: if no job, live run or leader is there
     limit: int = 1_000

@@ -4,13 +4,17 @@ faulty = FaultyStore(store)
 faulty.fail("settle", StoreBusy("locked"))             # the next settle does nothing and raises
 faulty.lose_answer("advance", times=2)                 # the next two take effect, but their answer is lost
 faulty.delay("claim", gate)                            # the next claim begins when the event is set
+
+A wrapper is a handle over the backend of the wrapped store, behind `InterceptedBackend`: deadlines, counts and waits of
+the handle are those of the product, and meet the faults.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -18,10 +22,56 @@ from msgspec.structs import replace
 
 from pollux.errors import InvalidInput, StoreError, StoreTimeout
 from pollux.model import Answer
-from pollux.store.contract import FEED_MAX, LOSSES_MAX, Claimed, Feed, Store
-from pollux.store.guard import VERBS, Wrapped
+from pollux.store.backend import Backend, BackendWaiter, Look
+from pollux.store.contract import Capabilities, Claimed
+from pollux.store.handle import VERBS, StoreHandle
 
 T = TypeVar("T")
+
+
+Call = Callable[[str, Coroutine[Any, Any, Any]], Awaitable[Any]]
+SINGLE = {  # primitives that are a verb, and which; `read` and `write` name theirs
+    **{verb: verb for verb in ("open", "close", "feed", "advance", "enqueue", "claim", "settle", "prune", "now")},
+    "problems": "problems",
+    "enqueue_in": "enqueue",
+    "get_runs_in": "get_runs",
+}
+
+
+class InterceptedBackend:
+    """A backend whose calls go through a function, which gets the verb and the call, not yet begun."""
+
+    def __init__(self, backend: Backend, call: Call) -> None:
+        self.backend, self._call = backend, call
+        self.capabilities: Capabilities = backend.capabilities
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.backend, name)
+        if name in SINGLE:
+            return lambda *args, **kwargs: self._call(SINGLE[name], found(*args, **kwargs))
+        if name in ("read", "write"):
+            return lambda verb, *args, **kwargs: self._call(verb, found(verb, *args, **kwargs))
+        return found
+
+
+class Wrapped(StoreHandle):
+    """A handle in front of the backend of another one: every call goes through `call`, which a subclass overrides."""
+
+    def __init__(self, store: StoreHandle) -> None:
+        backend: Any = InterceptedBackend(store.backend, self.call)
+        super().__init__(backend, clock=store.clock, deadline_ms=store.deadline_ms)
+        self.store = store
+
+    async def call(self, verb: str, answer: Coroutine[Any, Any, T]) -> T:
+        """Let one call through; `answer` is the call itself, not yet begun."""
+        return await answer
+
+    def twin(self) -> StoreHandle:
+        """Return a twin of the wrapped store, with nothing in front of it."""
+        return self.store.twin()
+
+    def of_version(self, number: int) -> StoreHandle:
+        return self.store.of_version(number)
 
 
 class CallFault(Struct):
@@ -33,21 +83,20 @@ class CallFault(Struct):
 
 
 class FaultyStore(Wrapped):
-    """Each fault affects one call of its verb, in the order in which they were added; then calls work again."""
+    """Each fault affects one call of its verb, in the order in which they were added; then calls work again.
 
-    def __init__(self, store: Store) -> None:
+    Twins and handles of other versions have no faults.
+    """
+
+    def __init__(self, store: StoreHandle) -> None:
         super().__init__(store)
         self._faults: defaultdict[str, deque[CallFault]] = defaultdict(deque)
-        self.calls: list[str] = []
+        self.calls: list[str] = []  # a call that waits once, however often it looks
         self.struck: list[str] = []
 
-    def twin(self) -> Store:
-        """Return a twin of the wrapped store, with faults of its own."""
-        return self.store.twin()
-
-    def of_version(self, number: int) -> Store:
-        """Return a handle of another version of the wrapped store, with faults of its own."""
-        return self.store.of_version(number)
+    async def _call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:
+        self.calls.append(verb)
+        return await super()._call(verb, answer, wait_ms)
 
     def fail(self, verb: str, error: Exception | None = None, *, times: int = 1) -> None:
         """Make the next calls do nothing and raise."""
@@ -72,8 +121,7 @@ class FaultyStore(Wrapped):
             raise InvalidInput(f"a store has no verb {verb!r}", cure=f"use one of {', '.join(VERBS)}")
         self._faults[verb].extend([fault] * times)
 
-    async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:
-        self.calls.append(verb)
+    async def call(self, verb: str, answer: Coroutine[Any, Any, T]) -> T:
         waiting = self._faults.get(verb)
         if not waiting:
             return await answer
@@ -96,60 +144,46 @@ class FaultyStore(Wrapped):
 class NoWaits(Wrapped):
     """A store that cannot wait: waits return at once."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: StoreHandle) -> None:
         super().__init__(store)
-        self.capabilities = replace(store.capabilities, waits=False)
+        self.backend.capabilities = replace(store.capabilities, waits=False)
 
-    def twin(self) -> Store:
-        return NoWaits(self.store.twin())
+    def twin(self) -> StoreHandle:
+        return type(self)(self.store.twin())
 
-    def of_version(self, number: int) -> Store:
-        return NoWaits(self.store.of_version(number))
-
-    async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
-        return await super().feed(limit=limit, now_ms=now_ms)
-
-    async def claim(
-        self,
-        *,
-        node: str,
-        token: str,
-        limit: int,
-        lease_ms: int,
-        first: int = 1,
-        losses_max: int = LOSSES_MAX,
-        feed_max: int = FEED_MAX,
-        wait_ms: int = 0,
-        now_ms: int | None = None,
-    ) -> Claimed:
-        return await super().claim(
-            node=node,
-            token=token,
-            limit=limit,
-            lease_ms=lease_ms,
-            first=first,
-            losses_max=losses_max,
-            feed_max=feed_max,
-            now_ms=now_ms,
-        )
+    def of_version(self, number: int) -> StoreHandle:
+        return type(self)(self.store.of_version(number))
 
 
 class HastyWaits(NoWaits):
     """A store that claims to wait and does not: a caller that relies on it alone would spin."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: StoreHandle) -> None:
         super().__init__(store)
-        self.capabilities = store.capabilities
+        backend: Any = self.backend
+        backend.capabilities = store.capabilities
+        backend.listen = lambda request, *, is_live: _hasty(store.backend.listen(request, is_live=is_live))
         self.empty_claims = 0
 
-    def twin(self) -> Store:
-        return HastyWaits(self.store.twin())
+    async def call(self, verb: str, answer: Coroutine[Any, Any, T]) -> T:
+        found = await super().call(verb, answer)
+        if isinstance(found, Look) and isinstance(found.found, Claimed):
+            self.empty_claims += found.found.answer is Answer.OK and not found.found.runs
+        return found
 
-    def of_version(self, number: int) -> Store:
-        return HastyWaits(self.store.of_version(number))
 
-    async def call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:
-        given = await super().call(verb, answer, wait_ms)
-        if isinstance(given, Claimed) and given.answer is Answer.OK and not given.runs:
-            self.empty_claims += 1
-        return given
+class HastyWaiter:
+    """A waiter that does not rest: the wait ends with what was found first."""
+
+    is_over = False
+
+    def begin(self) -> None: ...
+
+    async def rest(self, look: Look[Any], left_ms: float) -> Any:
+        return look.found
+
+
+@contextmanager
+def _hasty(listening: AbstractContextManager[BackendWaiter]) -> Iterator[HastyWaiter]:
+    with listening:
+        yield HastyWaiter()

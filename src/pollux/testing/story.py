@@ -34,9 +34,8 @@ from pollux.registry import Context, Handler, Registry, job_id_of
 from pollux.runtime import RuntimeOptions
 from pollux.runtime.renewer import Renewer
 from pollux.simulate import VirtualClock, VirtualTime
-from pollux.simulate.engine import at_once
+from pollux.simulate.engine import InstantStore, at_once
 from pollux.store.contract import Audit, JobAnswer, RunAnswer, RunFilter, Settlement
-from pollux.store.memory import MemoryStore
 from pollux.testing.faults import FaultyStore
 from pollux.units import DAY_MS, MOMENT_MAX_MS, duration_ms, moment_ms
 
@@ -115,15 +114,14 @@ class StoryApp:
         self._time = VirtualTime(asyncio.get_running_loop(), is_fresh=is_fresh)
         self._time.is_busy_elsewhere = self._is_busy_elsewhere
         self.clock = VirtualClock(self._time, now_ms)
-        self._memory = StoryLog(self.clock)
-        self.store = StoryStore(self._memory)  # faults are injected here: `tale.store.fail("settle")`
+        self.store = StoryStore(self.clock)  # faults are injected here: `tale.store.fail("settle")`
         self._cast = StoryHandlers(app._registry)
         self._told_us = self._time.us
         dice = Random(seed)  # noqa: S311  ids and jitter, not secrets
         usual = app.options if seats is None else msgspec.structs.replace(app.options, seats=seats)
         releases = NewestReleases(self.clock)
         context = OperationContext(
-            self._memory, self._cast, self.clock, dice, "story", releases, ready_max=usual.ready_max
+            self.store.store, self._cast, self.clock, dice, "story", releases, ready_max=usual.ready_max
         )
         self._operations = Operations(context)
         self._stack = ExitStack()
@@ -165,16 +163,16 @@ class StoryApp:
         if crew is None or crew.leader.term is None:
             return False
         now_ms = self.clock.now_ms()
-        if at_once(self._memory.feed(limit=1)).items:
+        if at_once(self.store.store.feed(limit=1)).items:
             return True
-        if at_once(self._memory.due(before_ms=now_ms + 1, limit=1)):
+        if at_once(self.store.store.due(before_ms=now_ms + 1, limit=1)):
             return True
-        ready = at_once(self._memory.list_runs(RunFilter(states=(RunState.READY,)), limit=1_000)).runs
+        ready = at_once(self.store.store.list_runs(RunFilter(states=(RunState.READY,)), limit=1_000)).runs
         return crew.pool.free > 0 and any(run.visible_ms <= now_ms for run in ready)
 
     def _is_busy_elsewhere(self) -> bool:
         crew = self.app.crew
-        return crew is not None and crew.kit.hands.under_way > self._time.asleep
+        return crew is not None and crew.worker.threads.under_way > self._time.sleeping
 
     async def start(self) -> None:
         """Start the node; the story itself begins with it."""
@@ -267,7 +265,7 @@ class StoryApp:
         job_id = self._job(job).id
         runs = self._runs(RunFilter(job_id=job_id))
         known = {run.id for run in runs}
-        buried = [run for run in self._memory.buried.get(job_id, {}).values() if run.id not in known]
+        buried = [run for run in self.store.buried.get(job_id, {}).values() if run.id not in known]
         return sorted([*buried, *runs], key=lambda run: run.due_ms) if buried else runs
 
     def fired(self, job: object) -> int:
@@ -314,7 +312,7 @@ class StoryApp:
         runs: list[Run] = []
         after: str | None = None
         while True:
-            page = at_once(self._memory.list_runs(where, after=after, limit=1_000))
+            page = at_once(self.store.store.list_runs(where, after=after, limit=1_000))
             runs += page.runs
             after = page.next
             if after is None:
@@ -339,31 +337,29 @@ class BlockingStoryApp:
         return call
 
 
-class StoryLog(MemoryStore):
-    """A memory store that also keeps dead letters that a later one of their recurring job replaced."""
+class StoryStore(FaultyStore):
+    """A memory store with injected faults.
+
+    It sends no run to a child process, where time is real, and keeps dead letters that a later one of their recurring
+    job replaced.
+    """
 
     def __init__(self, clock: VirtualClock) -> None:
-        super().__init__(clock)
+        super().__init__(InstantStore(clock))
         self.buried: defaultdict[str, dict[str, Run]] = defaultdict(dict)
+
+    async def put_jobs(self, puts: Any, *, audit: Audit | None = None, now_ms: int | None = None) -> list[JobAnswer]:
+        replace = msgspec.structs.replace
+        here = [replace(put, job=replace(put.job, isolate=Isolate.NEVER)) for put in puts]
+        return await super().put_jobs(here, audit=audit, now_ms=now_ms)
 
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
         answers = await super().settle(settlements, now_ms=now_ms)
         dead = [settlement.run_id for settlement in settlements if isinstance(settlement.verdict, Dead)]
-        for run in await self.get_runs(dead) if dead else ():
+        for run in await self.store.get_runs(dead) if dead else ():
             if run is not None and run.state is RunState.DEAD:
                 self.buried[run.job_id][run.id] = run
         return answers
-
-
-class StoryStore(FaultyStore):
-    """A store with injected faults that sends no run to a child process, where time is real."""
-
-    async def put_jobs(
-        self, puts: Any, *, audit: Audit[list[JobAnswer]] | None = None, now_ms: int | None = None
-    ) -> list[JobAnswer]:
-        replace = msgspec.structs.replace
-        here = [replace(put, job=replace(put.job, isolate=Isolate.NEVER)) for put in puts]
-        return await super().put_jobs(here, audit=audit, now_ms=now_ms)
 
 
 class StoryHandlers(Registry):

@@ -18,27 +18,16 @@ from msgspec import Struct
 from pollux.clock import Clock
 from pollux.errors import InvalidInput, StoreError
 from pollux.model import AuditLine, Job, definition
-from pollux.observe.logs import say_unrecorded
+from pollux.observe.logs import warn_unrecorded
 from pollux.schedule.builders import describe_schedule
 from pollux.secrets import HIDDEN, hide
 from pollux.store.check_report import AuditChainCheck
-from pollux.store.contract import (
-    BATCH_MAX,
-    PAGE_MAX,
-    Answer,
-    Audit,
-    JobAnswer,
-    JobPut,
-    LogPage,
-    RunAnswer,
-    RunFilter,
-    Store,
-)
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Audit, JobAnswer, JobPut, LogPage, RunFilter, Store
 from pollux.store.decoding import as_far
 from pollux.units import counted
 
 _MARK = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
-TOLD_MAX = 20  # jobs of one call whose change is told; of more only their number and the first names
+DESCRIBED_MAX = 20  # jobs of one call whose change is described; of more only their number and the first names
 NAMED_MAX = 5  # runs of one call that are named
 VALUE_CHARS_MAX = 80
 WORDS_CHARS_MAX = 1_000
@@ -56,76 +45,44 @@ class AuditRecorder:
         now_ms = self._clock.now_ms() if at_ms is None else at_ms
         return AuditLine(now_ms, self._actor, action, as_words(what)[:200], as_words(how))
 
-    def on_record(self, action: str, what: str, how: str = "") -> Audit[Sequence[Answer | RunAnswer]]:
+    def on_record(self, action: str, what: str, how: str = "") -> Audit:
         """One line, if anything was done."""
-        line = self.line(action, what, how)
-        return lambda answers: [line] if any(map(_is_done, answers)) else []
+        return Audit((self.line(action, what, how),))
 
-    def first_on_record(self, action: str, what: str, how: str = "") -> Audit[Sequence[Answer]]:
-        """One line, if the first was done: the others only tidy up."""
-        lines = self.on_record(action, what, how)
-        return lambda answers: lines(answers[:1])
+    def first_on_record(self, action: str, what: str, how: str = "") -> Audit:
+        """One line, if the first item was done: the others only tidy up."""
+        return Audit((self.line(action, what, how),), each=True)
 
-    def jobs_on_record(self, action: str, ids: Sequence[str], how: str = "", *, ahead: str = "") -> Audit[list[Answer]]:
-        """To which jobs it was done, in one line: `how`, or their names, with what goes ahead of them."""
-        at_ms = self._clock.now_ms()
+    def jobs_on_record(self, action: str, ids: Sequence[str], how: str = "", *, ahead: str = "") -> Audit:
+        """One line for jobs of a call: `how`, or their names, with what goes ahead of them."""
+        subject = ids[0] if len(ids) == 1 else counted(len(ids), "job")
+        return self.on_record(action, subject, how or ahead + _listed(ids))
 
-        def lines(answers: list[Answer]) -> list[AuditLine]:
-            done = [job_id for job_id, answer in zip(ids, answers, strict=True) if answer is Answer.OK]
-            subject = done[0] if len(done) == 1 else counted(len(done), "job")
-            told = how or ahead + ", ".join(done[:TOLD_MAX])
-            return [self.line(action, subject, told, at_ms=at_ms)] if done else []
-
-        return lines
-
-    def runs_on_record(self, action: str, subject: str, reason: str = "") -> Audit[list[RunAnswer]]:
-        """To which runs it was done, in one line."""
-        at_ms = self._clock.now_ms()
-
-        def lines(answers: list[RunAnswer]) -> list[AuditLine]:
-            done = [answer.id for answer in answers if answer.answer is Answer.OK]
-            names = "" if done == [subject] else _named(done).removeprefix(f"{subject}: ")
-            return [self.line(action, subject, _joined(names, reason), at_ms=at_ms)] if done else []
-
-        return lines
-
-    def drops_on_record(self, ids: Sequence[str], by: str) -> Audit[int]:
-        """Which dead letters are gone, and by what filter they were chosen."""
-        at_ms = self._clock.now_ms()
-
-        def lines(dropped: int) -> list[AuditLine]:
-            number = "" if dropped == len(ids) else f"{dropped:,} of "
-            told = _joined(number + _named(ids), by)
-            return [self.line("drop", "dead letters", told, at_ms=at_ms)] if dropped else []
-
-        return lines
+    def runs_on_record(self, action: str, subject: str, ids: Sequence[str] = (), reason: str = "") -> Audit:
+        """One line for runs of a call: their names, where they were named, and the reason."""
+        names = _named(ids).removeprefix(f"{subject}: ") if ids and list(ids) != [subject] else ""
+        return self.on_record(action, subject, _joined(names, reason))
 
     async def put_on_record(self, store: Store, puts: Sequence[JobPut]) -> list[JobAnswer]:
-        before = {} if len(puts) > TOLD_MAX else await self._before(puts)
+        before = {} if len(puts) > DESCRIBED_MAX else await self._before(puts)
         answers: list[JobAnswer] = []
         for start in range(0, len(puts), BATCH_MAX):
             batch = puts[start : start + BATCH_MAX]
             answers += await store.put_jobs(batch, audit=self.puts_on_record(batch, before))
         return answers
 
-    def puts_on_record(self, puts: Sequence[JobPut], before: Mapping[str, Job | None]) -> Audit[list[JobAnswer]]:
-        """What they changed, job by job; of a crowd how many there were, and the first names.
+    def puts_on_record(self, puts: Sequence[JobPut], before: Mapping[str, Job | None]) -> Audit:
+        """What they change, a line for each; of many one line, with the first names.
 
-        Where nobody has read what was before, the first revision tells what is new; else it is told how it is `now`.
+        One that was there and could not be read is described as it is `now`.
         """
-        at_ms = self._clock.now_ms()
-        ready = {n: change_words(before[put.job.id], put.job) for n, put in enumerate(puts) if put.job.id in before}
-
-        def lines(answers: list[JobAnswer]) -> list[AuditLine]:
-            done = [n for n, answer in enumerate(answers) if answer.answer is Answer.OK]
-            if len(done) > TOLD_MAX:
-                names = ", ".join(puts[n].job.id for n in done[:TOLD_MAX])
-                return [self.line("put", counted(len(done), "job"), names, at_ms=at_ms)]
-            unread = {n: "new" if answers[n].revision == 1 else "now" for n in done if n not in ready}
-            told = ready | {n: _as_it_is(word, puts[n].job) for n, word in unread.items()}
-            return [self.line("put", puts[n].job.id, told[n], at_ms=at_ms) for n in done]
-
-        return lines
+        if len(puts) > DESCRIBED_MAX:
+            return self.jobs_on_record("put", [put.job.id for put in puts])
+        lines = [
+            self.line("put", job.id, change_words(before[job.id], job) if job.id in before else _as_it_is("now", job))
+            for job in (put.job for put in puts)
+        ]
+        return Audit(tuple(lines), each=True)
 
     async def _before(self, puts: Sequence[JobPut]) -> dict[str, Job | None]:
         """The jobs as they are before they are put over, as far as they can be read; what must be new was not there."""
@@ -150,7 +107,7 @@ class AuditRecorder:
         try:
             await self._store.log([line])
         except StoreError as error:
-            say_unrecorded(f"{line.action} {line.subject} by {line.actor} ({line.detail})", str(error))
+            warn_unrecorded(f"{line.action} {line.subject} by {line.actor} ({line.detail})", str(error))
 
     async def record(self, action: str, what: str, how: str = "") -> None:
         """What no single write has done."""
@@ -212,34 +169,34 @@ class AuditOperations:
 
 
 class OnceLine:
-    """A line that goes with the first of several writes that does anything."""
+    """A line that goes with the first of several writes that changes anything."""
 
     def __init__(self, line: AuditLine) -> None:
         self.line = line
         self.is_written = False
 
-    def __call__(self, answers: Sequence[Answer | JobAnswer]) -> list[AuditLine]:
-        return [self.line] if not self.is_written and any(map(_is_done, answers)) else []
+    @property
+    def audit(self) -> Audit | None:
+        """For the next write."""
+        return None if self.is_written else Audit((self.line,))
 
     def heard(self, answers: Sequence[Answer | JobAnswer]) -> None:
-        """What a write that it went with was answered."""
-        self.is_written = self.is_written or any(map(_is_done, answers))
-
-
-def _is_done(answer: Answer | JobAnswer | RunAnswer) -> bool:
-    return (answer if isinstance(answer, Answer) else answer.answer) is Answer.OK
+        """Take note of what a write that it went with was answered."""
+        done = ((each if isinstance(each, Answer) else each.answer) is Answer.OK for each in answers)
+        self.is_written = self.is_written or any(done)
 
 
 def _joined(*said: str) -> str:
     return "; ".join(filter(None, said))
 
 
+def _listed(ids: Sequence[str], most: int = DESCRIBED_MAX) -> str:
+    return f"{', '.join(ids[:most])}{', ...' if len(ids) > most else ''}"
+
+
 def _named(ids: Sequence[str]) -> str:
-    """`run a`; `1,000 runs: a, b, c, d, e, ...`; those of a very big job that nobody has looked at have no id."""
-    known = [*filter(None, ids)]
-    names = f"{', '.join(known[:NAMED_MAX])}{', ...' if len(known) > NAMED_MAX else ''}"
-    words = f"run {names}" if len(known) == 1 else f"{counted(len(known), 'run')}: {names}"
-    return words + (f" and up to {len(ids) - len(known):,} behind them" if len(known) < len(ids) else "")
+    """`run a`; `1,000 runs: a, b, c, d, e, ...`"""
+    return f"run {ids[0]}" if len(ids) == 1 else f"{counted(len(ids), 'run')}: {_listed(ids, NAMED_MAX)}"
 
 
 def filter_words(where: RunFilter) -> str:

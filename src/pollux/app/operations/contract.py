@@ -10,10 +10,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import cached_property
+from random import Random
 from typing import Any, Protocol, get_type_hints
 
 from msgspec.structs import replace
 
+from pollux.app.declarations import NewestReleases
 from pollux.app.operations.audit import AuditOperations
 from pollux.app.operations.context import OperationContext
 from pollux.app.operations.control import ConfigFileOperations, PauseOperations, SettingOperations, WorkerOperations
@@ -22,7 +24,11 @@ from pollux.app.operations.runs import DeadLetterOperations, RunOperations
 from pollux.app.operations.status import ListingOperations, StatusOperations
 from pollux.app.operations.storage import StorageOperations, VersionOperations
 from pollux.app.operations.tokens import TokenOperations
+from pollux.clock import Clock
+from pollux.handlers import BuiltIn
 from pollux.ids import new_id
+from pollux.registry import Registry
+from pollux.store.contract import Store
 
 
 class OperationsProtocol(Protocol):
@@ -76,6 +82,13 @@ class Operations:
     def __init__(self, context: OperationContext) -> None:
         self.context = context
 
+    @classmethod
+    def on_store(cls, store: Store, *, clock: Clock, actor: str) -> Operations:
+        """The operations on a store in a process that is no node."""
+        registry, dice = Registry(), Random()  # noqa: S311  ids, not secrets
+        BuiltIn(registry)  # the built-in handlers check the params of their jobs
+        return cls(OperationContext(store, registry, clock, dice, actor, NewestReleases(clock), is_named=True))
+
     def as_actor(self, actor: str) -> Operations:
         """The same on behalf of another actor: the audit log records its changes under that name."""
         return Operations(replace(self.context, actor=actor, is_named=True))
@@ -85,7 +98,7 @@ class Operations:
         return self.context.clock.now_ms()
 
     def new_id(self) -> str:
-        """An id for a job that was sent without one; its time is the local clock's (see decision 0045 for runs)."""
+        """An id for a job that was sent without one; its time is the local clock's (see decision 0056 for runs)."""
         return new_id(self.context.clock.now_ms(), self.context.dice)
 
     @property

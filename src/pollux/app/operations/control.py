@@ -192,7 +192,7 @@ class WorkerOperations(OperationGroup):
     def _heed(self) -> None:
         """The node of this process looks for the drain now, not with its next claim."""
         if self._crew is not None:
-            self._crew.heed()
+            self._crew.reread_stops()
 
     async def _trigger_elsewhere(self) -> TriggerResult:
         now_ms = await self._store.now()
@@ -301,7 +301,7 @@ class SettingOperations(OperationGroup):
             await node.steward.look()
 
 
-async def steer(store: Store, puts: Sequence[NotePut], audit: Audit[list[Answer]]) -> bool:
+async def steer(store: Store, puts: Sequence[NotePut], audit: Audit) -> bool:
     """Write the notes and wake every waiting claim; true if the first of them was written."""
     answers = await store.put_notes(puts, audit=audit)
     await store.wake()

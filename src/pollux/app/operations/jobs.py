@@ -28,13 +28,13 @@ from pollux.errors import (
 )
 from pollux.job_builder import check_job
 from pollux.model import API_SOURCE, Job, check_version
-from pollux.observe.logs import say_handler_unknown
-from pollux.plan import forsaken, is_backed
+from pollux.observe.logs import warn_unknown_handler
+from pollux.plan import is_backed, orphaned
 from pollux.registry import Registry, job_id_of
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobFilter, JobPage, JobPut, RunAnswer, Store
 from pollux.store.decoding import as_far
 
-__all__ = ["JobLookup", "JobOperations", "PutResult", "cure_of", "forsaken", "place_of", "refuse_backed"]
+__all__ = ["JobLookup", "JobOperations", "PutResult", "cure_of", "orphaned", "place_of", "refuse_backed"]
 NAMED_MAX = 5
 
 
@@ -252,4 +252,4 @@ async def say_unknown_handlers(store: Store, registry: Registry, jobs: Sequence[
     known = {name for node in await store.nodes() for name in node.handlers}
     for handler, job_id in first.items():
         if handler not in known:
-            say_handler_unknown(job_id, handler, did_you_mean(handler, {*known, *registry.names()}).rstrip("?"))
+            warn_unknown_handler(job_id, handler, did_you_mean(handler, {*known, *registry.names()}).rstrip("?"))

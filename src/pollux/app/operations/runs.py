@@ -37,7 +37,7 @@ from pollux.errors import (
 from pollux.ids import check_id, check_key, new_id, new_ids
 from pollux.model import LIVE, Cause, Job, Overlap, Run, RunState, run_of
 from pollux.model.job import priority_of
-from pollux.observe.logs import say_kept
+from pollux.observe.logs import warn_existing_run
 from pollux.observe.traces import link_runs
 from pollux.registry import Registry, job_id_of
 from pollux.secrets import payload_and_json
@@ -90,7 +90,7 @@ def refuse_unknown(names: Iterable[str]) -> None:
 def said(accepted: RunAccepted) -> Run:
     """The run, for a caller who gets nothing else: what it asked for and did not get is logged."""
     if accepted.kept:
-        say_kept(accepted.run.id, accepted.in_words(revive=f"await app.revive([{accepted.run.id!r}])"))
+        warn_existing_run(accepted.run.id, accepted.in_words(revive=f"await app.revive([{accepted.run.id!r}])"))
     return accepted.run
 
 
@@ -322,7 +322,7 @@ class RunOperations(OperationGroup):
         """
         name = job_id_of(ref)
         why = as_words(reason) or f"cancelled by {self._actor}"
-        audit = self._audit.runs_on_record("cancel", name, reason)
+        audit = self._audit.runs_on_record("cancel", name, reason=reason)
         [run], spoilt = await as_far(self._store.get_runs([name]))
         if run is not None or spoilt:
             answers = await self._store.cancel(run_ids=[name], reason=why, audit=audit)
@@ -339,7 +339,7 @@ class RunOperations(OperationGroup):
         for start in range(0, len(run_ids), BATCH_MAX):
             batch = run_ids[start : start + BATCH_MAX]
             subject = batch[0] if len(batch) == 1 else counted(len(batch), "run")
-            audit = self._audit.runs_on_record("cancel", subject, reason)
+            audit = self._audit.runs_on_record("cancel", subject, batch, reason)
             answers += await self._store.cancel(run_ids=batch, reason=why, audit=audit)
         self._look_at_requests()
         return answers
@@ -369,7 +369,7 @@ class RunOperations(OperationGroup):
     def _look_at_requests(self) -> None:
         """Handlers of this process hear of a cancellation now, not with the next renewal of their leases."""
         if self._context.node is not None and self._context.node.crew is not None:
-            self._context.node.crew.look()
+            self._context.node.crew.renew_now()
 
     def _joined(self) -> Joins:
         if not self._store.capabilities.joins:
@@ -561,14 +561,15 @@ class DeadLetterOperations(OperationGroup):
     async def _revive_each(self, dead: AsyncIterator[list[str]], by: str) -> list[RunAnswer]:
         answers: list[RunAnswer] = []
         async for ids in dead:
-            answers += await self._store.revive(ids, audit=self._audit.runs_on_record("revive", "dead letters", by))
+            audit = self._audit.runs_on_record("revive", "dead letters", ids, by)
+            answers += await self._store.revive(ids, audit=audit)
         return answers
 
     async def _drop_each(self, dead: AsyncIterator[list[str]], by: str) -> int:
         dropped = 0
         async for ids in dead:
             named = Pruning(ids=tuple(ids), limit=len(ids))
-            dropped += await self._store.prune(named, audit=self._audit.drops_on_record(ids, by))
+            dropped += await self._store.prune(named, audit=self._audit.runs_on_record("drop", "dead letters", ids, by))
         return dropped
 
     def _chosen_by(self, run_ids: Sequence[str] | None, job: object) -> str:

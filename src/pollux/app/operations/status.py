@@ -24,13 +24,13 @@ from pollux.observe.health import Health, health_document
 from pollux.outcome import Freshness, RecentResult, freshness, marks, within_ms
 from pollux.plan import (
     Why,
-    beside_unreadable,
     unreadable_words,
     why_job,
     why_run,
     why_unreadable,
     why_unreadable_run,
     why_unwritten,
+    with_unreadable_runs,
 )
 from pollux.plan.forecast import placed
 from pollux.plan.why import failing_words
@@ -169,7 +169,7 @@ class StatusOperations(OperationGroup):
         ahead = await ahead_of(self._store, run)
         failed = await self._last_failed(job)
         why = why_job(job, stops=stops, now_ms=now_ms, live=run, nodes=nodes, ahead=ahead, failed=failed)
-        return beside_unreadable(await named_start(self._store, why, job), live.unreadable)
+        return with_unreadable_runs(await named_start(self._store, why, job), live.unreadable)
 
     async def nodes(self) -> list[Node]:
         """Those that live; who leads is told by the term that stands, not by what a node believed in its last beat."""
@@ -471,7 +471,7 @@ class ListingOperations(OperationGroup):
             is_elsewhere = job.scheduler_version != self._store.scheduler_version  # where perhaps nobody is
             nodes = await self._store.nodes() if is_elsewhere else ()
             [row] = standings_of([job], live={}, stops=stops, nodes=nodes, now_ms=now_ms)
-        return replace(row, job=placed(row.job, None, now_ms=now_ms, crowd=1))
+        return replace(row, job=placed(row.job, None, now_ms=now_ms, batch_size=1))
 
     async def _pass_over(
         self, where: JobFilter, state: str | None, after: str | None, limit: int, counts: Counts

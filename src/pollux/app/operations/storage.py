@@ -17,7 +17,7 @@ from pollux.app.operations.context import OperationGroup
 from pollux.errors import Conflict, NotFound
 from pollux.model import FINISHED, LIVE, Note, NotePut, Run, RunState, Version, check_version
 from pollux.model.leader_notes import ENDS, RunCounts, counted_since
-from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Counts, DumpPage, JobFilter, RunFilter, RunPage
+from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Counts, DumpPage, JobFilter, Pruning, RunFilter, RunPage
 from pollux.store.decoding import as_far
 from pollux.units import counted
 
@@ -131,12 +131,12 @@ class VersionOperations(OperationGroup):
         left = await self.left_in(number)
         if left:
             raise Conflict(_in_words(number, left))
-        told = self._audit.on_record("finish", f"version {number}")
-        answer = await self._store.drop_version(number, audit=lambda answer: told([answer]))
-        if answer is Answer.LOST:
+        audit = self._audit.on_record("finish", f"version {number}")
+        if await self._store.prune(Pruning(version=number), audit=audit):
+            return
+        if number not in {version.number for version in await self._store.versions()}:
             raise NotFound("version", str(number), cure="`pollux migrate` lists them")
-        if answer is Answer.CONFLICT:
-            raise Conflict(f"version {number} still has a leader, or got something just now; stop it and try again")
+        raise Conflict(f"version {number} still has a leader, or got something just now; stop it and try again")
 
     async def _ended(self, number: int, since_ms: int) -> tuple[list[Run], bool]:
         where = RunFilter(states=tuple(sorted(FINISHED)), scheduler_version=number, finished_after_ms=since_ms)

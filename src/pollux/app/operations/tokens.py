@@ -117,8 +117,7 @@ class TokenOperations(OperationGroup):
         """Take a token back, by its id or its name; every node refuses it within seconds."""
         token = _chosen(await self.list_tokens(), ref)
         puts = [NotePut(f"{RECORDS}{token.id}"), NotePut(BEGUN, await self._store.now())]
-        line = self._audit.line("token revoke", token.id, _words(token))
-        await self._store.put_notes(puts, audit=lambda answers: [line] if answers[0] is Answer.OK else [])
+        await self._store.put_notes(puts, audit=self._audit.first_on_record("token revoke", token.id, _words(token)))
         return token
 
     async def rotate_token(self, ref: str, *, overlap: str | float = OVERLAP) -> MadeToken:
@@ -140,8 +139,8 @@ class TokenOperations(OperationGroup):
         made = _made(secrets.token_hex(4), old.name, old.role, now_ms, old.expires_ms)
         puts = [_put(msgspec.structs.replace(record, token=ending)), _put(_record_of(made))]
         words = f"by {made.token.id}; the old one ends in {format_ms(ends_ms - now_ms)}"
-        line = self._audit.line("token rotate", old.id, _words(old, words))
-        answers = await self._store.put_notes(puts, audit=lambda answers: [] if Answer.CONFLICT in answers else [line])
+        audit = self._audit.first_on_record("token rotate", old.id, _words(old, words))
+        answers = await self._store.put_notes(puts, audit=audit)
         if Answer.CONFLICT in answers:
             if answers[1] is Answer.OK:  # else it has the id of another token, which stays
                 await self._store.put_notes([NotePut(f"{RECORDS}{made.token.id}")])

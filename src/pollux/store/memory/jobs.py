@@ -9,12 +9,15 @@ from itertools import islice
 from msgspec.structs import replace
 
 from pollux.model import End, Ended, Job, JobsDeleted, JobsMoved, JobsPut, definition
-from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPage, JobPut
+from pollux.store.backend import Page
+from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
 from pollux.store.filters import job_fits
 from pollux.store.limits import stands_against
 from pollux.store.memory.rows import is_same, job_of, memory_of
 from pollux.store.memory.state import GONE_MAX, HELD, JOB_GONE, LEASED, DeletedJob, FeedWrites, VersionState
 from pollux.store.versions import other_version
+
+JobRow = tuple[str, Job]
 
 
 def put_jobs(state: VersionState, puts: Sequence[JobPut]) -> list[JobAnswer]:
@@ -130,19 +133,18 @@ def remember(state: VersionState, job_id: str, gone: DeletedJob) -> None:
         del state.gone[next(iter(state.gone))]
 
 
-def get_jobs(state: VersionState, ids: Sequence[str]) -> list[Job | None]:
-    return [state.job(job_id) for job_id in ids]
+def get_jobs(state: VersionState, ids: Sequence[str]) -> dict[str, JobRow]:
+    return {job_id: (job_id, job) for job_id in ids if (job := state.job(job_id)) is not None}
 
 
-def list_jobs(state: VersionState, where: JobFilter, after: str | None, limit: int) -> JobPage:
+def list_jobs(state: VersionState, where: JobFilter, after: str | None, limit: int) -> Page:
     ids = state.sorted_ids()
     start = 0 if after is None else bisect_right(ids, after)
     jobs = (job_of(ids[place], state.jobs[ids[place]]) for place in range(start, len(ids)))
-    page = tuple(islice((job for job in jobs if job_fits(job, where)), limit + 1))
-    if len(page) <= limit:
-        return JobPage(page, None)
-    return JobPage(page[:limit], page[limit - 1].id)
+    page = list(islice(((job.id, job) for job in jobs if job_fits(job, where)), limit + 1))
+    return Page(page[:limit], page[limit - 1][0] if len(page) > limit else None)
 
 
-def due(state: VersionState, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Job]:
-    return [job_of(job_id, state.jobs[job_id]) for job_id in islice(state.due.read(after, before_ms), limit)]
+def due(state: VersionState, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[JobRow]:
+    found = islice(state.due.read(after, before_ms), limit)
+    return [(job_id, job_of(job_id, state.jobs[job_id])) for job_id in found]

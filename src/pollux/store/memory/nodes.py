@@ -1,16 +1,18 @@
-"""Verbs of nodes, terms and versions: beat, nodes, leave, elect, resign; versions, drop_version."""
+"""Verbs of nodes, terms and versions: beat, nodes, elect, resign, versions."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from pollux.model import Node, NodeSeen, Term, Version
-from pollux.store.contract import Answer
 from pollux.store.memory.runs import counts
 from pollux.store.memory.state import HeldTerm, LivingNode, VersionState
 
 
 def beat(state: VersionState, node: Node, ttl_ms: int, now_ms: int) -> None:
+    if not ttl_ms:
+        state.nodes.pop(node.id, None)
+        return
     before = state.nodes.get(node.id)
     is_known = before is not None and before.until_ms > now_ms and before.node.does_as(node)
     state.nodes[node.id] = LivingNode(replace(node, beat_ms=now_ms), now_ms + ttl_ms)
@@ -29,10 +31,6 @@ def _bury(state: VersionState, now_ms: int) -> None:
 
 def nodes(state: VersionState, now_ms: int) -> list[Node]:
     return sorted((living.node for living in state.nodes.values() if living.until_ms > now_ms), key=lambda n: n.id)
-
-
-def leave(state: VersionState, node_id: str) -> None:
-    state.nodes.pop(node_id, None)
 
 
 def elect(state: VersionState, node_id: str, ttl_ms: int, now_ms: int) -> Term:
@@ -62,18 +60,16 @@ def versions(state: VersionState, now_ms: int) -> list[Version]:
     ]
 
 
-def drop_version(state: VersionState, number: int, now_ms: int) -> Answer:
-    """The number of its term stays: terms only rise."""
+def drop_version(state: VersionState, number: int, now_ms: int) -> int:
+    """Forget a version that nothing uses; 1 if it was there.  The number of its term stays: terms only rise."""
     old = state.of(number)
-    if not old.is_there:
-        return Answer.LOST
-    if old.job_count or old.held or old.ready or old.leased or _leader(old, now_ms):
-        return Answer.CONFLICT
+    if not old.is_there or old.job_count or old.held or old.ready or old.leased or _leader(old, now_ms):
+        return 0
     old.entries.clear()
     old.ends = 0
     old.leadership = HeldTerm(number=old.leadership.number)
     old.is_there = False
-    return Answer.OK
+    return 1
 
 
 def _leader(state: VersionState, now_ms: int) -> str:

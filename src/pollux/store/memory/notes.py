@@ -96,7 +96,7 @@ def _is_over(note: Note, now_ms: int) -> bool:
     return note.expires_ms is not None and note.expires_ms <= now_ms
 
 
-def notes(state: VersionState, prefix: str, now_ms: int) -> list[Note]:
+def notes(state: VersionState, prefix: str, now_ms: int) -> list[tuple[str, Note]]:
     if state.house.note_keys is None:
         state.house.note_keys = sorted(state.notes)
     found = []
@@ -105,5 +105,5 @@ def notes(state: VersionState, prefix: str, now_ms: int) -> list[Note]:
         if not key.startswith(prefix):
             break
         if not _is_over(state.notes[key], now_ms):
-            found.append(state.notes[key])
+            found.append((key, state.notes[key]))
     return found

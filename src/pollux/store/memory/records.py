@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from pollux.model import LIVE, AuditLine, Job, Note, NotePut, Run, chained
-from pollux.store.contract import Audit, DumpPage, LogPage, Pruning
-from pollux.store.dump_format import Record, TermRecord, Tombstone, dump_place, entries_of, read_record
+from pollux.store.backend import Page
+from pollux.store.contract import Pruning
+from pollux.store.dump_format import Record, TermRecord, Tombstone, dump_place, entries_of
 from pollux.store.memory.history import DEAD_LETTER, FAILED, PLAIN, UNCHANGED
 from pollux.store.memory.jobs import remember
+from pollux.store.memory.nodes import drop_version
 from pollux.store.memory.notes import set_note
 from pollux.store.memory.rows import StoredJobFields, memory_of
 from pollux.store.memory.state import LEASED, READY, DeletedJob, HeldTerm, VersionState
@@ -22,11 +23,11 @@ from pollux.store.memory.state import LEASED, READY, DeletedJob, HeldTerm, Versi
 UNCHANGED_ONLY = frozenset({UNCHANGED})
 ALL_BUT_DEAD = frozenset({PLAIN, UNCHANGED, FAILED})
 DEAD_ONLY = frozenset({DEAD_LETTER})
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
-def prune(state: VersionState, what: Pruning) -> int:
+def prune(state: VersionState, what: Pruning, now_ms: int) -> int:
+    if what.version is not None:
+        return drop_version(state, what.version, now_ms)
     history = state.history
     gone = sum(_drop(state, run_id) for run_id in what.ids[: what.limit])
     if what.unchanged_before_ms is not None:
@@ -82,20 +83,6 @@ def _ended_before(row: StoredJobFields, before_ms: int) -> bool:
     return row.is_once and row.is_spent and ended_ms is not None and ended_ms < before_ms
 
 
-def recorded(
-    state: VersionState,
-    audit: Audit[T] | None,
-    verb: Callable[Concatenate[VersionState, P], T],
-    *args: P.args,
-    **kwargs: P.kwargs,
-) -> T:
-    """Do it, and write down what was done."""
-    answer = verb(state, *args, **kwargs)
-    if audit is not None:
-        log(state, audit(answer))
-    return answer
-
-
 def log(state: VersionState, lines: Sequence[AuditLine]) -> None:
     for line in lines:
         before = state.log[-1].chain if state.log else ""
@@ -103,22 +90,22 @@ def log(state: VersionState, lines: Sequence[AuditLine]) -> None:
         state.log.append(replace(numbered, chain=chained(numbered, before=before)))
 
 
-def read_log(state: VersionState, after: int, limit: int, *, newest: bool) -> LogPage:
+def read_log(state: VersionState, after: int, limit: int, newest: bool) -> Page:  # noqa: FBT001  called by position
     if newest:
         end = _log_place(state, after - 1) if after else len(state.log)
         lines = tuple(state.log[max(0, end - limit) : end])
-        return LogPage(lines, lines[0].seq if end > limit else None)
+        return Page(lines, lines[0].seq if end > limit else None)
     start = _log_place(state, after)
     lines = tuple(state.log[start : start + limit])
-    return LogPage(lines, lines[-1].seq if start + limit < len(state.log) else None)
+    return Page(lines, lines[-1].seq if start + limit < len(state.log) else None)
 
 
-def dump(state: VersionState, after: str | None, limit: int) -> DumpPage:
+def dump(state: VersionState, after: str | None, limit: int) -> Page:
     """A cursor is `<kind> <place>` of the last record of its page."""
     records = _records(state, *dump_place(after, _KINDS))
     page = list(islice(records, limit + 1))
     next_page = page[limit - 1][0] if len(page) > limit else None
-    return DumpPage(tuple((_kind(place), data) for place, data in page[:limit]), next_page)
+    return Page([(_kind(place), record) for place, record in page[:limit]], next_page)
 
 
 def _kind(place: str) -> str:
@@ -162,7 +149,7 @@ def _of_kind(state: VersionState, kind: str, place: str) -> Iterator[tuple[str, 
                 if gone.place > int(place or 0)
             )
     for at, value in rows:
-        yield f"{kind} {at}", msgspec.to_builtins(value)
+        yield f"{kind} {at}", value
 
 
 def _log_place(state: VersionState, after: int) -> int:
@@ -173,10 +160,8 @@ def _after(keys: Sequence[str], place: str) -> Iterable[str]:
     return islice(keys, bisect_right(keys, place) if place else 0, None)
 
 
-def load(state: VersionState, records: Sequence[tuple[str, Any]]) -> int:
-    """Everything is read before anything is written: a bad record changes nothing."""
-    values = [read_record(kind, data) for kind, data in records]
-    new = [loaded for loaded in (_load(state, value) for value in values) if loaded is not None]
+def load(state: VersionState, records: Sequence[Record]) -> int:
+    new = [loaded for loaded in (_load(state, record) for record in records) if loaded is not None]
     for version, entry in entries_of(new):
         if version is None:
             state.tell_all(entry)

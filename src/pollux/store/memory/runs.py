@@ -9,7 +9,8 @@ from itertools import islice
 from msgspec.structs import replace
 
 from pollux.model import AT_THE_GATE, NotePut, QueueDepth, Run
-from pollux.store.contract import Answer, Counts, RunAnswer, RunFilter, RunPage
+from pollux.store.backend import Page
+from pollux.store.contract import Answer, Counts, RunAnswer, RunFilter
 from pollux.store.filters import run_filter, run_place
 from pollux.store.limits import counted_max
 from pollux.store.memory.notes import tell_notes, write_notes
@@ -127,11 +128,12 @@ def _revive(state: VersionState, run_id: str, now_ms: int, told: FeedWrites) -> 
     return RunAnswer(Answer.OK, run_id)
 
 
-def get_runs(state: VersionState, ids: Sequence[str]) -> list[Run | None]:
-    return [state.live.get(run_id) or state.history.get(run_id) for run_id in ids]
+def get_runs(state: VersionState, ids: Sequence[str]) -> dict[str, tuple[str, Run]]:
+    found = ((run_id, state.live.get(run_id) or state.history.get(run_id)) for run_id in ids)
+    return {run_id: (run_id, run) for run_id, run in found if run is not None}
 
 
-def list_runs(state: VersionState, where: RunFilter, after: str | None, limit: int) -> RunPage:
+def list_runs(state: VersionState, where: RunFilter, after: str | None, limit: int) -> Page:
     """A cursor is `live:<due>:<id>` or `past:<number>` of the last run of its page."""
     live_after, before = run_place(after)
     rows: list[tuple[str, Run]] = []
@@ -141,8 +143,7 @@ def list_runs(state: VersionState, where: RunFilter, after: str | None, limit: i
         finished = state.history.newest_first(job_id=where.job_id, before=before)
         fits = run_filter(where)
         rows += islice(((f"past:{seq}", run) for seq, run in finished if fits(run)), limit + 1 - len(rows))
-    page = tuple(run for _, run in rows[:limit])
-    return RunPage(page, rows[limit - 1][0] if len(rows) > limit else None)
+    return Page([(run.id, run) for _, run in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None)
 
 
 def _live(state: VersionState, where: RunFilter, after: tuple[int, str] | None, at_most: int) -> list[Run]:
@@ -153,7 +154,7 @@ def _live(state: VersionState, where: RunFilter, after: tuple[int, str] | None, 
     return nsmallest(at_most, found, key=lambda run: (run.due_ms, run.id))
 
 
-def counts(state: VersionState, *, all_versions: bool = False) -> Counts:
+def counts(state: VersionState, all_versions: bool = False) -> Counts:  # noqa: FBT001, FBT002  called by position
     counted = list(state.house.states.values()) if all_versions else [state]
     return Counts(
         held=sum(each.held for each in counted),

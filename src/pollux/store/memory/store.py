@@ -1,88 +1,45 @@
-"""The handle on a memory store: it checks what comes in, does each verb under one lock, and waits.
+"""Backend in the memory of one process: each verb runs under one lock, and waiting calls rest on an event.
 
 Every verb's body is synchronous and short; the lock is never held over an await.  Twins share the state, so another
-thread may call at any time; who waits is rung in its own loop.
+thread may call at any time; a waiter is woken in its own loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
-
-from msgspec.structs import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from pollux.clock import Clock, SystemClock
 from pollux.errors import StoreError
-from pollux.model import (
-    SCHEDULER_VERSION,
-    AuditLine,
-    Job,
-    Node,
-    Note,
-    NotePut,
-    Plan,
-    QueueDepth,
-    Run,
-    Term,
-    Version,
-    check_version,
-)
+from pollux.model import SCHEDULER_VERSION, Job, Note, NotePut, Plan, Run, check_version
+from pollux.store.backend import Look, MovedAway
 from pollux.store.clock_jumps import JumpGuard
-from pollux.store.contract import (
-    BATCH_MAX,
-    FEED_MAX,
-    LOSSES_MAX,
-    PAGE_MAX,
-    READY_MAX,
-    Advanced,
-    Answer,
-    Audit,
-    Capabilities,
-    Claimed,
-    Counts,
-    DumpPage,
-    Feed,
-    JobAnswer,
-    JobFilter,
-    JobPage,
-    JobPut,
-    LogPage,
-    Pruning,
-    Renewal,
-    Renewed,
-    RunAnswer,
-    RunFilter,
-    RunPage,
-    Settlement,
-)
-from pollux.store.limits import (
-    check_batch,
-    check_first,
-    check_page,
-    check_plan,
-    check_pruning,
-    checked_job,
-    checked_notes,
-    checked_run,
-    checked_runs,
-    checked_settlements,
-)
-from pollux.store.memory import jobs as job_verbs
-from pollux.store.memory import leases as lease_verbs
-from pollux.store.memory import nodes as node_verbs
-from pollux.store.memory import nodes as version_verbs
-from pollux.store.memory import notes as note_verbs
-from pollux.store.memory import plan as plan_verbs
-from pollux.store.memory import records as record_verbs
-from pollux.store.memory import runs as run_verbs
+from pollux.store.contract import Advanced, Answer, Audit, Capabilities, Claimed, Feed, Pruning, RunAnswer, Settlement
+from pollux.store.handle import StoreHandle
+from pollux.store.limits import checked_run, checked_runs, checked_settlements
+from pollux.store.memory import jobs, leases, nodes, notes, plan, records, runs
 from pollux.store.memory.settle import settle
 from pollux.store.memory.state import SharedState, VersionState
 from pollux.store.memory.wakeup import MemoryWaiter
+from pollux.store.move_marks import SEAL
 from pollux.store.values import ClaimRequest
 
-LOOK_AGAIN_MS = 5_000  # a wait looks up at least so often: the clock may have leapt
-P = ParamSpec("P")
+LOOK_AGAIN_MS = 5_000  # a claim that waits looks again at least so often: the clock may have jumped
 T = TypeVar("T")
+
+VERBS: dict[str, Callable[..., Any]] = {
+    verb.__name__: verb
+    for verb in (
+        *(jobs.put_jobs, jobs.delete_jobs, jobs.move_jobs, jobs.get_jobs, jobs.list_jobs, jobs.due),
+        *(runs.cancel, runs.revive, runs.get_runs, runs.list_runs, runs.counts, runs.lines, leases.renew),
+        *(notes.put_notes, notes.notes, nodes.beat, nodes.nodes, nodes.elect, nodes.resign, nodes.versions),
+        *(records.log, records.read_log, records.dump, records.load),
+    )
+}
+TIMED = frozenset(  # verbs that take the time as their last argument
+    {*("delete_jobs", "cancel", "revive", "lines", "renew", "put_notes", "notes", "beat", "nodes", "elect"), "versions"}
+)
 
 
 class MemoryOpenState:
@@ -92,304 +49,159 @@ class MemoryOpenState:
         self.is_open = False
 
 
-class MemoryStore:
+class MemoryBackend:
     capabilities = Capabilities(name="memory", waits=True, durable=False, shared=False, writes_are_cheap=True)
 
-    def __init__(
-        self,
-        clock: Clock | None = None,
-        *,
-        scheduler_version: int = SCHEDULER_VERSION,
-        house: SharedState | None = None,
-    ) -> None:
-        self._clock = clock or SystemClock()
-        self._house = house or SharedState()
-        self._state = self._house.state(check_version(scheduler_version))
-        self._jumps = JumpGuard(self._clock)
-        self._door = MemoryOpenState()
+    def __init__(self, clock: Clock, version: int, shared: SharedState, opened: MemoryOpenState | None = None) -> None:
+        self.version = version
+        self._clock, self._shared = clock, shared
+        self.state = shared.state(version)
+        self._jumps = JumpGuard(clock)
+        self._opened = opened or MemoryOpenState()
 
     @property
-    def scheduler_version(self) -> int:
-        return self._state.version
-
-    @property
-    def _is_open(self) -> bool:
-        return self._door.is_open
+    def is_open(self) -> bool:
+        return self._opened.is_open
 
     async def open(self) -> None:
-        self._door.is_open = True
+        self._opened.is_open = True
 
     async def close(self) -> None:
-        self._door.is_open = False
-        self._house.bells.wake(handle=self._door)
+        self._opened.is_open = False
+        self._shared.bells.wake(handle=self._opened)
 
-    def twin(self) -> MemoryStore:
-        return MemoryStore(self._clock, scheduler_version=self.scheduler_version, house=self._house)
+    def twin(self) -> MemoryBackend:
+        return MemoryBackend(self._clock, self.version, self._shared)
 
-    def of_version(self, number: int) -> MemoryStore:
-        other = MemoryStore(self._clock, scheduler_version=number, house=self._house)
-        other._door = self._door
-        return other
+    def of_version(self, number: int) -> MemoryBackend:
+        return MemoryBackend(self._clock, number, self._shared, self._opened)
 
-    # jobs
+    async def read(self, verb: str, *args: Any, now_ms: int | None = None) -> Any:
+        return self._do(VERBS[verb], *args, *([self._now(now_ms)] if verb in TIMED else []))
 
-    async def put_jobs(
-        self,
-        puts: Sequence[JobPut],
-        *,
-        audit: Audit[list[JobAnswer]] | None = None,
-        now_ms: int | None = None,  # noqa: ARG002  the contract's
-    ) -> list[JobAnswer]:
-        check_batch(puts, "jobs")
-        checked = [replace(put, job=checked_job(put.job)) for put in puts]
-        return self._do(record_verbs.recorded, audit, job_verbs.put_jobs, checked)
+    async def write(
+        self, verb: str, *args: Any, audit: Audit | None = None, now_ms: int | None = None, unless_moved: bool = False
+    ) -> Any:
+        if verb == "wake":
+            return self._shared.bells.wake()
+        timed = [self._now(now_ms)] if verb in TIMED else []
+        return self._do(_recorded, audit, unless_moved, VERBS[verb], *args, *timed)
 
-    async def delete_jobs(
-        self,
-        ids: Sequence[str],
-        *,
-        reason: str = "",
-        audit: Audit[list[Answer]] | None = None,
-        now_ms: int | None = None,
-    ) -> list[Answer]:
-        check_batch(ids, "jobs")
-        return self._do(record_verbs.recorded, audit, job_verbs.delete_jobs, ids, reason, self._now(now_ms))
+    async def feed(self, limit: int, *, now_ms: int | None) -> Look[Feed]:
+        return Look(self._do(plan.feed, limit, self._now(now_ms)))
 
-    async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
-        check_batch(ids, "jobs")
-        return self._do(job_verbs.get_jobs, ids)
-
-    async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
-        return self._do(job_verbs.list_jobs, where or JobFilter(), after, check_page(limit))
-
-    async def move_jobs(
-        self,
-        ids: Sequence[str],
-        to: int,
-        *,
-        audit: Audit[list[Answer]] | None = None,
-        now_ms: int | None = None,  # noqa: ARG002  the contract's
-    ) -> list[Answer]:
-        check_batch(ids, "jobs")
-        return self._do(record_verbs.recorded, audit, job_verbs.move_jobs, ids, check_version(to))
-
-    async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
-        return self._do(job_verbs.due, after, before_ms, limit)
-
-    # plan
-
-    async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
-        feed = self._do(plan_verbs.feed, limit, self._now(now_ms))
-        return feed if feed.items or wait_ms <= 0 else await self._wait_for_entries(limit, wait_ms, now_ms)
-
-    async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
-        check_plan(plan)
-        for firing in plan.firings:
+    async def advance(self, term: int, planned: Plan, *, now_ms: int | None) -> Advanced:
+        for firing in planned.firings:
             if firing.run.payload is not None:
                 checked_run(firing.run)
-        if plan.notes:
-            plan = replace(plan, notes=tuple(checked_notes(plan.notes)))
-        return self._do(plan_verbs.advance, term, plan, self._now(now_ms))
-
-    # runs
+        return self._do(plan.advance, term, planned, self._now(now_ms))
 
     async def enqueue(
         self,
-        runs: Sequence[Run],
+        made: Sequence[Run],
+        puts: Sequence[NotePut],
         *,
-        notes: Sequence[NotePut] = (),
-        ready_max: int = READY_MAX,
-        unless_live: bool = False,
-        audit: Audit[list[RunAnswer]] | None = None,
-        now_ms: int | None = None,
+        ready_max: int,
+        unless_live: bool,
+        audit: Audit | None,
+        now_ms: int | None,
+        unless_moved: bool,
     ) -> list[RunAnswer]:
-        asked, notes = checked_runs(runs), checked_notes(notes)
-        verb = run_verbs.enqueue
-        return self._do(record_verbs.recorded, audit, verb, asked, notes, ready_max, self._now(now_ms), unless_live)
+        asked = checked_runs(made), puts, ready_max, self._now(now_ms), unless_live
+        return self._do(_recorded, audit, unless_moved, runs.enqueue, *asked)
 
-    async def claim(
-        self,
-        *,
-        node: str,
-        token: str,
-        limit: int,
-        lease_ms: int,
-        first: int = 1,
-        losses_max: int = LOSSES_MAX,
-        feed_max: int = FEED_MAX,
-        wait_ms: int = 0,
-        now_ms: int | None = None,
-    ) -> Claimed:
-        check_first(first)
-        asking = ClaimRequest(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
-        claimed = await self._claim(asking, now_ms)
-        if claimed.runs or wait_ms <= 0 or claimed.answer is not Answer.OK:
-            return claimed
-        return await self._wait_for_runs(asking, wait_ms, now_ms)
+    async def claim(self, request: ClaimRequest, *, now_ms: int | None) -> Look[Claimed]:
+        at_ms = self._now(now_ms)  # before the guard looks: it then knows of every jump that is in it
+        hold_ms = self._jumps.hold_ms(request.lease_ms) if now_ms is None else 0
+        claimed: Claimed = self._do(leases.claim, request, hold_ms, at_ms)
+        look_again_ms = claimed.look_again_ms
+        return Look(claimed, None if look_again_ms is None else look_again_ms - claimed.now_ms)
 
-    async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
-        check_batch(renewals, "renewals")
-        return self._do(lease_verbs.renew, renewals, lease_ms, self._now(now_ms))
-
-    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
+    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None) -> list[Answer]:
         return self._do(settle, checked_settlements(settlements), self._now(now_ms))
 
-    async def cancel(
-        self,
-        *,
-        run_ids: Sequence[str] = (),
-        job_id: str | None = None,
-        reason: str = "",
-        audit: Audit[list[RunAnswer]] | None = None,
-        now_ms: int | None = None,
-    ) -> list[RunAnswer]:
-        check_batch(run_ids, "runs")
-        return self._do(record_verbs.recorded, audit, run_verbs.cancel, run_ids, job_id, reason, self._now(now_ms))
+    async def prune(self, what: Pruning, *, audit: Audit | None, now_ms: int | None, unless_moved: bool) -> int:
+        gone: int = self._do(_recorded, audit, unless_moved, records.prune, what, self._now(now_ms))
+        return gone
 
-    async def revive(
-        self, run_ids: Sequence[str], *, audit: Audit[list[RunAnswer]] | None = None, now_ms: int | None = None
-    ) -> list[RunAnswer]:
-        check_batch(run_ids, "runs")
-        return self._do(record_verbs.recorded, audit, run_verbs.revive, run_ids, self._now(now_ms))
-
-    async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
-        return self._do(run_verbs.list_runs, where or RunFilter(), after, check_page(limit))
-
-    async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
-        check_batch(ids, "runs")
-        return self._do(run_verbs.get_runs, ids)
+    @contextmanager
+    def listen(self, request: ClaimRequest | None, *, is_live: bool) -> Iterator[MemoryRest]:  # noqa: ARG002
+        kind, node = ("feed", "") if request is None else ("runs", request.node)
+        with self._shared.bells.waiter(kind, node, self._opened, self.version) as waiter:
+            yield MemoryRest(waiter, self._clock, LOOK_AGAIN_MS if request else None)
 
     async def now(self) -> int:
         return self._clock.now_ms()
 
-    async def counts(self, *, all_versions: bool = False) -> Counts:
-        return self._do(run_verbs.counts, all_versions=all_versions)
-
-    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
-        return self._do(run_verbs.lines, before, self._now(now_ms))
-
     async def problems(self) -> tuple[str, ...]:
-        return self._do(lambda _: ())
+        return ()
 
-    async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
-        check_pruning(what, is_told=audit is not None)
-        return self._do(record_verbs.recorded, audit, record_verbs.prune, what)
+    def job(self, row: tuple[str, Job]) -> Job:
+        return row[1]
 
-    # notes
+    def run(self, row: tuple[str, Run]) -> Run:
+        return row[1]
 
-    async def put_notes(
-        self, puts: Sequence[NotePut], *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
-    ) -> list[Answer]:
-        return self._do(record_verbs.recorded, audit, note_verbs.put_notes, checked_notes(puts), self._now(now_ms))
+    def note(self, row: Note) -> Note:
+        return row
 
-    async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
-        return self._do(note_verbs.notes, prefix, self._now(now_ms))
+    def _now(self, now_ms: int | None) -> int:
+        return self._clock.now_ms() if now_ms is None else now_ms
 
-    # nodes and terms
-
-    async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
-        check_version(node.scheduler_version)
-        self._do(node_verbs.beat, node, ttl_ms, self._now(now_ms))
-
-    async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
-        return self._do(node_verbs.nodes, self._now(now_ms))
-
-    async def leave(self, node_id: str) -> None:
-        self._do(node_verbs.leave, node_id)
-
-    async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
-        return self._do(node_verbs.elect, node_id, ttl_ms, self._now(now_ms))
-
-    async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:  # noqa: ARG002  the contract's
-        self._do(node_verbs.resign, node_id, term)
-
-    # versions
-
-    async def versions(self, *, now_ms: int | None = None) -> list[Version]:
-        return self._do(version_verbs.versions, self._now(now_ms))
-
-    async def drop_version(
-        self, number: int, *, audit: Audit[Answer] | None = None, now_ms: int | None = None
-    ) -> Answer:
-        verb = version_verbs.drop_version
-        return self._do(record_verbs.recorded, audit, verb, check_version(number), self._now(now_ms))
-
-    # wake-ups
-
-    async def wake(self) -> None:
-        self._house.bells.wake()
-
-    # records
-
-    async def log(self, lines: Sequence[AuditLine]) -> None:
-        check_batch(lines, "lines")
-        self._do(record_verbs.log, lines)
-
-    async def read_log(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
-        return self._do(record_verbs.read_log, after, check_page(limit), newest=newest)
-
-    async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
-        return self._do(record_verbs.dump, after, check_page(limit))
-
-    async def load(self, records: Sequence[tuple[str, Any]]) -> int:
-        check_batch(records, "records")
-        return self._do(record_verbs.load, records)
-
-    # how it is done
-
-    def _now(self, now_ms: int | None, waited_ms: float = 0.0) -> int:
-        return self._clock.now_ms() if now_ms is None else now_ms + int(waited_ms)
-
-    def _do(self, verb: Callable[Concatenate[VersionState, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if not self._is_open:
+    def _do(self, verb: Callable[..., T], *args: Any) -> T:
+        if not self.is_open:
             raise StoreError("the memory store is not open; open it first")
-        house = self._house
-        with house.lock:
-            answer = verb(self._state, *args, **kwargs)
-            rung, asked = house.rung, house.asked
+        shared = self._shared
+        with shared.lock:
+            answer = verb(self.state, *args)
+            rung, asked = shared.rung, shared.asked
             if rung:
-                house.rung = set()
+                shared.rung = set()
             if asked:
-                house.asked = set()
+                shared.asked = set()
         for kind, version in rung:
-            house.bells.ring(kind, version)
+            shared.bells.ring(kind, version)
         for owner in asked:
-            house.bells.wake(node=owner)
+            shared.bells.wake(node=owner)
         return answer
 
-    async def _claim(self, asking: ClaimRequest, now_ms: int | None, waited_ms: float = 0.0) -> Claimed:
-        at_ms = self._now(now_ms, waited_ms)  # before the guard looks: it then knows of every leap that is in it
-        hold_ms = self._jumps.hold_ms(asking.lease_ms) if now_ms is None else 0
-        return self._do(lease_verbs.claim, asking, hold_ms, at_ms)
 
-    async def _wait_for_runs(self, asking: ClaimRequest, wait_ms: int, now_ms: int | None) -> Claimed:
-        began = self._clock.mono_ms()
-        with self._house.bells.waiter("runs", asking.node, self._door, self.scheduler_version) as waiter:
-            while True:
-                waited_ms = self._clock.mono_ms() - began
-                waiter.event.clear()
-                claimed = await self._claim(asking, now_ms, waited_ms)
-                if claimed.runs or claimed.answer is not Answer.OK or waited_ms >= wait_ms or self._is_over(waiter):
-                    return claimed
-                nap_ms = wait_ms - waited_ms
-                if claimed.look_again_ms is not None:
-                    nap_ms = min(nap_ms, claimed.look_again_ms - claimed.now_ms)
-                await self._clock.wait(waiter.event, max(1.0, min(nap_ms, LOOK_AGAIN_MS)))
-                if not self._is_open:
-                    return claimed
+class MemoryRest:
+    """A waiting call on a memory store."""
 
-    async def _wait_for_entries(self, limit: int, wait_ms: int, now_ms: int | None) -> Feed:
-        began = self._clock.mono_ms()
-        with self._house.bells.waiter("feed", "", self._door, self.scheduler_version) as waiter:
-            while True:
-                waited_ms = self._clock.mono_ms() - began
-                waiter.event.clear()
-                feed = self._do(plan_verbs.feed, limit, self._now(now_ms, waited_ms))
-                if feed.items or waited_ms >= wait_ms or self._is_over(waiter):
-                    return feed
-                await self._clock.wait(waiter.event, max(1.0, wait_ms - waited_ms))
-                if not self._is_open:
-                    return feed
+    def __init__(self, waiter: MemoryWaiter, clock: Clock, again_ms: int | None) -> None:
+        self._waiter, self._clock, self._again_ms = waiter, clock, again_ms
 
-    def _is_over(self, waiter: MemoryWaiter) -> bool:
-        return waiter.is_woken or not self._is_open
+    def begin(self) -> None:
+        self._waiter.event.clear()
+
+    @property
+    def is_over(self) -> bool:
+        return self._waiter.is_woken
+
+    async def rest(self, look: Look[Any], left_ms: float) -> None:
+        naps_ms = [each for each in (left_ms, self._again_ms, look.again_ms) if each is not None]
+        await self._clock.wait(self._waiter.event, max(1.0, min(naps_ms)))
+
+
+class MemoryStore(StoreHandle):
+    def __init__(self, clock: Clock | None = None, *, scheduler_version: int = SCHEDULER_VERSION) -> None:
+        clock = clock or SystemClock()
+        self.memory = MemoryBackend(clock, check_version(scheduler_version), SharedState())
+        super().__init__(self.memory, clock=clock)
+
+
+def _recorded(
+    state: VersionState,
+    audit: Audit | None,
+    unless_moved: bool,  # noqa: FBT001  called by position
+    verb: Callable[..., T],
+    *args: Any,
+) -> T:
+    """Run a verb, and write the lines of its audit."""
+    if unless_moved and SEAL in state.notes:
+        raise MovedAway
+    answer = verb(state, *args)
+    if audit is not None:
+        records.log(state, audit.of(answer))  # type: ignore[arg-type]
+    return answer

@@ -30,8 +30,8 @@ from pollux.store.postgres.settle import settle
 from pollux.store.postgres.settle_cache import SettleCache
 from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import PostgresTransaction
+from pollux.store.relational.claim import CLAIMS_MAX, LOST_MAX, first_of, lose
 from pollux.store.relational.feed_entries import JOB_GONE, end_unrun
-from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, first_of, lose
 from pollux.store.relational.rows import DEAD, HISTORY_DEAD, LEASED, Row
 from pollux.store.relational.settle import prepare
 from pollux.store.relational.wakeup import RUNS

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pollux.model import FINISHED, LIVE, QueueDepth
+from pollux.store.backend import Page
 from pollux.store.contract import Counts, RunFilter
 from pollux.store.limits import counted_max
 from pollux.store.postgres.rows import LIVE_COLUMNS, RUN_COLUMNS_OF_R, put
@@ -14,7 +15,6 @@ from pollux.store.postgres.transaction import PostgresTransaction
 from pollux.store.relational.listing import (
     LIVE_STATES,
     Place,
-    RunRows,
     finished_states,
     history_classes_of,
     listed,
@@ -45,13 +45,13 @@ async def lines(tx: PostgresTransaction, before: str | None) -> tuple[QueueDepth
     return tuple([QueueDepth(*row) for row in rows])
 
 
-async def list_runs(tx: PostgresTransaction, where: RunFilter, after: str | None, limit: int) -> RunRows:
+async def list_runs(tx: PostgresTransaction, where: RunFilter, after: str | None, limit: int) -> Page:
     """Both tables as of one moment: a run that ends meanwhile is on one of them, not on both and not on none."""
     async with tx.one_moment():
         return await _list_runs(tx, where, after, limit)
 
 
-async def _list_runs(tx: PostgresTransaction, where: RunFilter, after: str | None, limit: int) -> RunRows:
+async def _list_runs(tx: PostgresTransaction, where: RunFilter, after: str | None, limit: int) -> Page:
     kind, place = place_of(after)
     live: list[Row] = []
     past: list[Row] = []

@@ -8,13 +8,14 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pollux.model import LIVE, AuditLine, Job, Note, Run, RunState
+from pollux.store.backend import Page
 from pollux.store.contract import Audit
 from pollux.store.dump_format import Record, TermRecord, Tombstone, entries_of, next_lines
 from pollux.store.postgres.notes import load_notes, tell_all
 from pollux.store.postgres.rows import COLUMNS, JOB_COLUMNS, columns, got, job_row, put, run_row
 from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import JOBS_LOCK, LOG_LOCK, PostgresTransaction
-from pollux.store.relational.records import LAST, RecordPage, RecordRow, dumped, kinds_from, without_lease
+from pollux.store.relational.records import LAST, RecordRow, dumped, kinds_from, without_lease
 from pollux.store.relational.rows import Row, by_version, definition_json, history_class_of, memory_json
 from pollux.store.relational.wakeup import RUNS
 
@@ -59,7 +60,7 @@ async def newest_log(tx: PostgresTransaction, before: int, limit: int) -> list[R
     return await tx.rows(_sql.newest_log, before or LAST, limit)
 
 
-async def dump(tx: PostgresTransaction, after: str | None, limit: int) -> RecordPage:
+async def dump(tx: PostgresTransaction, after: str | None, limit: int) -> Page:
     found: list[RecordRow] = []
     for kind, place in kinds_from(after):
         found += await _of_kind(tx, kind, place, limit + 1 - len(found))

@@ -36,7 +36,7 @@ _decode_learnt = Decoder(_MemoryEntries).decode
 
 
 def jobs_of(body: bytes) -> list[str]:
-    """Whose ends an `Ended` entry tells; the rest of it is left unread.  One that cannot be read tells of nobody."""
+    """The jobs of the ends in an `Ended` entry; nothing else of it is decoded.  None if it cannot be."""
     try:
         return [end.job_id for end in _decode(body).ends]
     except UNREADABLE:
@@ -48,10 +48,10 @@ def unlearnt_ends(entries: Iterable[tuple[int, bytes]], memories: Mapping[str, b
     learnt = {job_id: _learnt(memory) for job_id, memory in memories.items()}
     ends: list[End] = []
     for number, body in entries:
-        told = entry(body)
-        if isinstance(told, Ended):
-            mark = told.mark(number)
-            ends += [end for end in told.ends if mark not in learnt.get(end.job_id, (mark,))]
+        decoded = entry(body)
+        if isinstance(decoded, Ended):
+            mark = decoded.mark(number)
+            ends += [end for end in decoded.ends if mark not in learnt.get(end.job_id, (mark,))]
     return ends
 
 
@@ -83,7 +83,7 @@ def end_of(
         state,
         CAUSES[cause]
         if 0 <= cause < len(CAUSES)
-        else CAUSES[-1],  # somebody else wrote it: an end is told all the same
+        else CAUSES[-1],  # written by hand: an end enters the feed all the same
         due_ms,
         ended_ms,
         duration_ms,

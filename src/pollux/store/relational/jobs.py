@@ -43,7 +43,7 @@ class Puts:
         return answer
 
     def last_due_ms(self, job_id: str) -> int | None:
-        """Of the deleted job in whose place it stands."""
+        """Of the deleted job that it replaces."""
         tomb = self._tombs.get(job_id)
         return None if tomb is None else tomb[2]
 
@@ -56,15 +56,15 @@ def judge(
     after = StoredJobRow(1 if buried is None else buried + 1, job.release, job.source, definition_json(job), version)
     if there is None:
         if put.revision:
-            words = f"revision {put.revision} was expected, but there is no such job"
-            return JobAnswer(Answer.CONFLICT, job.id, 0, words), after
+            reason = f"revision {put.revision} was expected, but there is no such job"
+            return JobAnswer(Answer.CONFLICT, job.id, 0, reason), after
         return JobAnswer(Answer.OK, job.id, after.revision), after
     if there.version != version:
         return JobAnswer(Answer.CONFLICT, job.id, there.revision, other_version(there.version, version)), there
     if there.definition == after.definition:
         return JobAnswer(Answer.ALREADY, job.id, there.revision), there
-    if words := stands_against(put, there):
-        return JobAnswer(Answer.CONFLICT, job.id, there.revision, words), there
+    if reason := stands_against(put, there):
+        return JobAnswer(Answer.CONFLICT, job.id, there.revision, reason), there
     after = after._replace(revision=there.revision + 1)
     return JobAnswer(Answer.OK, job.id, after.revision), after
 

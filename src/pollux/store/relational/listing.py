@@ -6,22 +6,16 @@ A cursor is `live:<due>:<id>` or `past:<finished>:<seq>` of the last run of its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pollux.errors import InvalidInput
 from pollux.model import FINISHED, LIVE, RunState
+from pollux.store.backend import Page
 from pollux.store.contract import RunFilter
 from pollux.store.relational.rows import HISTORY_DEAD, HISTORY_PLAIN, HISTORY_UNCHANGED, STATE_NUMBER, Row
 
 LIVE_STATES = frozenset(STATE_NUMBER[state] for state in LIVE)
 Place = tuple[int, Any]
-
-
-class RunRows(NamedTuple):
-    """Rows of `RUN_COLUMNS`, and the cursor of the next page."""
-
-    rows: list[Row]
-    next: str | None
 
 
 def place_of(after: str | None) -> tuple[str, Place | None]:
@@ -47,11 +41,11 @@ def _int64(text: str) -> int:
     return number
 
 
-def listed(live: Sequence[Row], past: Sequence[Row], limit: int) -> RunRows:
-    """A page of what was found, one more than fits; rows are (seq, RUN_COLUMNS)."""
+def listed(live: Sequence[Row], past: Sequence[Row], limit: int) -> Page:
+    """A page of `RUN_COLUMNS` of what was found, one more than fits; rows are (seq, RUN_COLUMNS)."""
     places = [f"live:{row[3]}:{row[1]}" for row in live] + [f"past:{row[23]}:{row[0]}" for row in past]
     rows = [tuple(row)[1:] for row in (*live, *past)]
-    return RunRows(rows[:limit], places[limit - 1] if len(rows) > limit else None)
+    return Page(rows[:limit], places[limit - 1] if len(rows) > limit else None)
 
 
 def newest(rows: list[Row], limit: int) -> list[Row]:
@@ -65,7 +59,7 @@ def wants(where: RunFilter, states: frozenset[RunState]) -> bool:
 
 
 def live_states(where: RunFilter) -> frozenset[int]:
-    """The numbers of the live states that are asked for."""
+    """The numbers of the live states of a filter."""
     return frozenset(STATE_NUMBER[state] for state in where.states) & LIVE_STATES or LIVE_STATES
 
 

@@ -19,7 +19,7 @@ SCHEDULED = CAUSE_NUMBER[Cause.SCHEDULE]
 
 
 class JobFacts:
-    """What a firing must know of its job."""
+    """Stored state of a job that a firing depends on."""
 
     __slots__ = ("has_live", "is_unread", "last_due_ms", "n", "revision", "stays")
 
@@ -52,13 +52,13 @@ class LiveRun(NamedTuple):
 
 
 class LiveRuns(NamedTuple):
-    """The live runs of a job that fires again, where it is enough to know this of them."""
+    """Summary of the live runs of a job that fires again."""
 
     size: int  # or ENOUGH
     is_behind: int  # does one of them wait for the others?
 
 
-NOBODY = LiveRuns(0, is_behind=False)
+NO_RUNS = LiveRuns(0, is_behind=False)
 
 
 class FiringWrites:
@@ -73,7 +73,7 @@ class FiringWrites:
 
 
 class JobAdvance(NamedTuple):
-    """Where a job stands afterwards; the memory only if a skipped firing taught it something."""
+    """New due times of a job; the memory only if a skipped firing changed it."""
 
     last_due_ms: int | None
     next_due_ms: int | None
@@ -98,7 +98,7 @@ class Firings:
         self._version, self._now_ms = version, now_ms
         self._facts, self._known, self._keys = facts, set(known), set(keys)
         self._crowds = crowds
-        self._live: dict[str, list[LiveRun]] = {}  # beside the crowds
+        self._live: dict[str, list[LiveRun]] = {}  # of the jobs that have no summary
         for run in live:
             self._live.setdefault(run.job_id, []).append(run)
         self.rounds = [FiringWrites()]
@@ -132,7 +132,7 @@ class Firings:
             return Answer.UNREAD if facts.is_unread else Answer.OK
         if firing.overlap is Overlap.SKIP:
             return Answer.OVERLAPPED
-        live, crowd = self._live.get(firing.run.job_id, []), self._crowds.get(firing.run.job_id, NOBODY)
+        live, crowd = self._live.get(firing.run.job_id, []), self._crowds.get(firing.run.job_id, NO_RUNS)
         size = crowd.size + len(live)
         if not size:  # it ended since the facts were read, and so since the feed was
             return Answer.UNREAD
@@ -163,7 +163,7 @@ class Firings:
         self.moved[facts.n] = JobAdvance(firing.run.due_ms, firing.next_due_ms, *learnt)
 
     def _stay(self, due_ms: int, facts: JobFacts) -> None:
-        """The job is due at that time until somebody has read the feed; later firings of it wait for that one."""
+        """The job stays due at that time until the feed was read; later firings of it wait for that one."""
         if not facts.stays:
             facts.stays = True
             self.moved[facts.n] = JobAdvance(facts.last_due_ms, due_ms, *self._learnt(facts))
@@ -191,11 +191,11 @@ def keys_of(rows: Sequence[Row]) -> list[str]:
 
 
 def looking_behind(firings: Sequence[Firing], facts: dict[str, JobFacts]) -> tuple[list[str], list[str]]:
-    """The jobs whose live runs must be read, and those of which a word about them is enough."""
+    """The jobs whose live runs must be read, and those for which a summary is enough."""
     there = [firing for firing in firings if firing.run.job_id in facts and facts[firing.run.job_id].has_live]
     read = {firing.run.job_id: None for firing in there if firing.overlap is Overlap.CANCEL}
-    told = {firing.run.job_id: None for firing in there if firing.overlap is Overlap.QUEUE}
-    return list(read), [job_id for job_id in told if job_id not in read]
+    counted = {firing.run.job_id: None for firing in there if firing.overlap is Overlap.QUEUE}
+    return list(read), [job_id for job_id in counted if job_id not in read]
 
 
 def jobs_that_look(firings: Sequence[Firing], facts: dict[str, JobFacts]) -> set[str]:
@@ -216,7 +216,7 @@ def latest(entries: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def note_unread(bodies: Iterable[bytes], facts: dict[str, JobFacts]) -> None:
-    """Whose ends are in these entries, which the plan has not read?"""
+    """Mark the jobs of the ends in these entries, which the plan has not read."""
     for body in bodies:
         for job_id in jobs_of(body):
             there = facts.get(job_id)
@@ -231,7 +231,7 @@ class WaitingRun(NamedTuple):
     job_id: str
     is_behind: int  # does it wait for others already?
     overlaps: int  # would it be in the way of others itself, once it has begun?
-    is_barred: int  # does another run of its job overlap that neither waits so nor is asked about here?
+    is_barred: int  # does another run of its job overlap that neither waits so nor is one of these?
 
 
 def let_alone(

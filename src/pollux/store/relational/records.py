@@ -1,6 +1,6 @@
-"""The order of a dump, and its cursor.
+"""Pages of the audit log and of a dump.
 
-The order of kinds can be loaded: jobs before their runs.  A cursor is `<kind> <place>` of the last
+The kinds of a dump have an order that can be loaded: jobs before their runs.  A cursor is `<kind> <place>` of the last
 record of its page.
 """
 
@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pollux.model import Run, RunState
+from pollux.model import AuditLine, Run, RunState
+from pollux.store.backend import Page
 from pollux.store.dump_format import dump_place
 from pollux.store.relational.rows import Row
 
@@ -25,13 +26,6 @@ class RecordRow(NamedTuple):
     row: Row
 
 
-class RecordPage(NamedTuple):
-    """Raw rows by kind, and the cursor of the next page."""
-
-    rows: list[tuple[str, Row]]
-    next: str | None
-
-
 def kinds_from(after: str | None) -> Iterator[tuple[str, str]]:
     """The kinds that a page goes through, the first from where the last page ended."""
     kind, place = dump_place(after, KINDS)
@@ -39,16 +33,22 @@ def kinds_from(after: str | None) -> Iterator[tuple[str, str]]:
         yield each, place if each == kind else ""
 
 
-def dumped(found: Sequence[RecordRow], limit: int) -> RecordPage:
-    """A page of what was found, one more than fits."""
+def dumped(found: Sequence[RecordRow], limit: int) -> Page:
+    """A page of (kind, row) of what was found, one more than fits."""
     rows = [(each.kind, each.row) for each in found[:limit]]
     if len(found) <= limit:
-        return RecordPage(rows, None)
-    return RecordPage(rows, f"{found[limit - 1].kind} {found[limit - 1].place}")
+        return Page(rows, None)
+    return Page(rows, f"{found[limit - 1].kind} {found[limit - 1].place}")
+
+
+def log_page(found: Sequence[AuditLine], limit: int, *, newest: bool) -> Page:
+    """A page of what was found, one more than fits; with `newest` they were found from the last one backwards."""
+    lines = found[:limit]
+    return Page(lines[::-1] if newest else lines, lines[-1].seq if len(found) > limit else None)
 
 
 def without_lease(run: Run) -> Run:
-    """As it is loaded: nobody holds it here."""
+    """As it is loaded: without a lease."""
     if run.state is not RunState.LEASED:
         return run
     return replace(run, state=RunState.READY, token="", owner="", lease_until_ms=0)

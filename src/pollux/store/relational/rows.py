@@ -1,4 +1,4 @@
-"""Conversion of values to rows and back: runs by column, jobs and entries as JSON beside the columns that are searched.
+"""Conversion of values to rows and back: runs by column, jobs and entries as JSON and searched columns.
 
 Columns have the order of the fields, so that a row becomes a `Run` in one step.
 """
@@ -61,7 +61,7 @@ _MADE = (RunState.READY, RunState.HELD)
 
 
 def tried_before(text: bytes | None) -> tuple[Tried, ...]:
-    """For what goes on whatever stands there: what somebody else wrote was no attempt."""
+    """Earlier attempts; none if they cannot be decoded."""
     try:
         return () if text is None else _decode_tried(text)
     except UNREADABLE:
@@ -112,7 +112,7 @@ def note(row: Row) -> Note:
 
 
 def is_same_note(put: NotePut, stored: Row | None) -> bool:
-    """Would it change nothing?  `stored` is (expires_ms, value) of the note that stands; None: there is none."""
+    """Would it change nothing?  `stored` is (expires_ms, value) of the stored note; None: there is none."""
     if put.revision is not None:
         return False
     if put.value is None or stored is None:
@@ -125,7 +125,7 @@ def node(row: Row) -> Node:
 
 
 def living(rows: Iterable[Row]) -> list[Node]:
-    """The nodes that have beaten; what somebody else wrote there is none."""
+    """The nodes that can be decoded."""
     found = []
     for row in rows:
         with suppress(*UNREADABLE):
@@ -137,7 +137,7 @@ def living(rows: Iterable[Row]) -> list[Node]:
 
 
 def entry(body: bytes) -> Entry | Spoilt:
-    """As it is told, or that it cannot be read."""
+    """The entry, or a `Spoilt` one if it cannot be decoded."""
     try:
         read: Entry = decode_entry(body)
     except UNREADABLE as error:
@@ -178,14 +178,14 @@ def made_in(row: Row, version: int) -> Row:
 
 
 def checked_made_row(run: Run) -> Row:
-    """The same, refused in the words of all stores if a run cannot be made so."""
+    """The same, refused as on all stores if a run cannot be made so."""
     if run.priority not in PRIORITIES or run.state not in _MADE or run.fence or run.token or run.cancel:
         checked_run(run)
     return made_row(run)
 
 
 def checked_made_rows(runs: Sequence[Run]) -> list[Row]:
-    """The same of many; of runs that are alike one is looked at."""
+    """The same of many; of `RunsAlike` one is checked."""
     if not isinstance(runs, RunsAlike):
         return [checked_made_row(run) for run in runs]
     one = checked_made_row(runs.one)
@@ -194,7 +194,7 @@ def checked_made_rows(runs: Sequence[Run]) -> list[Row]:
 
 
 def run(row: Row) -> Run:
-    """From `RUN_COLUMNS`; an error and its traceback stand in one."""
+    """From `RUN_COLUMNS`; an error and its traceback are in one column."""
     error, traceback = error_parts(row[25])
     return Run(
         row[0],
@@ -285,7 +285,7 @@ def run_row(run: Run) -> Row:
 
 
 def history_class_of(run: Run) -> int:
-    """Where a finished run stands."""
+    """The history class of a finished run."""
     if run.state is RunState.DEAD:
         return HISTORY_DEAD
     is_unchanged = run.state is RunState.DONE and not run.failed and run.changed is False

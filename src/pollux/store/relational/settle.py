@@ -105,7 +105,7 @@ def refused(row: Row | None, token: str) -> Answer:
 
 
 def final(verdict: Verdict, job_id: str, cancel: str, jobs: set[str]) -> Verdict:
-    """Nothing is tried again that was asked to stop or whose job is gone."""
+    """A run with a cancel request or without its job is cancelled instead of tried again."""
     if isinstance(verdict, FINAL):
         return verdict
     if cancel:
@@ -136,7 +136,7 @@ class FinishedRow(NamedTuple):
 def finish(
     run: FoundRun, verdict: Done | Dead | Cancelled, item: PreparedSettlement, now_ms: int, letters: int = 0
 ) -> tuple[FinishedRow, End]:
-    """`letters`: how many deaths the job's dead letters stood for, if they go with it."""
+    """`letters`: how many deaths the job's dead letters counted, if they go with it."""
     outcome = item.settlement.outcome
     error = "" if outcome is None else outcome.error
     after, history_class, failed, cancel, deaths = DONE, HISTORY_PLAIN, False, run.cancel, 1

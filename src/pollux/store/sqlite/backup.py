@@ -19,11 +19,10 @@ from msgspec import Struct
 
 from pollux.errors import Conflict, StoreBusy, StoreRefused
 from pollux.store.sqlite import schema
-from pollux.store.sqlite.check import FileSizes, in_words, integrity, recount, sizes_of
+from pollux.store.sqlite.check import FileSizes, integrity, recount, sizes_of, store_errors
 from pollux.store.sqlite.file_identity import FileIdentity, lock_holders
 from pollux.store.sqlite.lock import open_private
-from pollux.store.sqlite.sql import SqliteStatements
-from pollux.store.sqlite.transaction import SqliteTransaction, WriteStats
+from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, WriteStats
 
 STEP_PAGES = 2_000
 BUSY_MS = 5_000
@@ -49,7 +48,7 @@ def backup(path: Path, target: Path, report: Report, *, force: bool = False) -> 
     _refuse_existing(target, force=force)
     if target.exists() and target.samefile(path):
         raise Conflict(f"{target} is the store itself; name another file")
-    with in_words(), _appearing(target) as partial:
+    with store_errors(), _appearing(target) as partial:
         with closing(schema.open_reader(path, busy_ms=BUSY_MS)) as source, source:
             schema.recognise(source, path)
             expected = _sizes(source)  # the read begins here, and is the one that is copied
@@ -63,7 +62,7 @@ def backup(path: Path, target: Path, report: Report, *, force: bool = False) -> 
 
 
 def restore(file: Path, path: Path, report: Report, *, force: bool = False) -> BackupReport:
-    """Put a copy in the place of the store at `path`, which nobody may use."""
+    """Put a copy in the place of the store at `path`, which no process may use."""
     if not file.is_file():
         raise Conflict(f"there is no file {file}; name a file that `pollux store backup` made")
     if path.exists() and path.samefile(file):
@@ -71,7 +70,7 @@ def restore(file: Path, path: Path, report: Report, *, force: bool = False) -> B
     _refuse_existing(path, force=force)
     FileIdentity(path).refuse_unsafe()
     fresh = path.with_name(path.name + ".restored")
-    with in_words(), _gone_if_broken(fresh):
+    with store_errors(), _gone_if_broken(fresh):
         with closing(_opened(file, apsw.SQLITE_OPEN_READONLY)) as source, source:
             if schema.recognise(source, file) == 0:
                 raise StoreRefused(f"{file} is empty; name a file that `pollux store backup` made")
@@ -105,11 +104,11 @@ def _copy(source: apsw.Connection, target: Path, report: Report) -> None:
         copy.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, that can be carried anywhere
 
 
-def _look_over(file: Path, whose: Path) -> FileSizes:
+def _look_over(file: Path, named: Path) -> FileSizes:
     """How many records of each kind there are; refused if the file is not sound."""
     with closing(_opened(file, apsw.SQLITE_OPEN_READONLY)) as connection:
-        if said := integrity(connection):
-            raise StoreRefused(f"{whose} is damaged ({said[0]}); nothing was changed; use another backup")
+        if faults := integrity(connection):
+            raise StoreRefused(f"{named} is damaged ({faults[0]}); nothing was changed; use another backup")
         return _sizes(connection)
 
 
@@ -134,7 +133,7 @@ def _opened(file: Path, mode: int) -> apsw.Connection:
 
 @contextmanager
 def unused(path: Path) -> Iterator[None]:
-    """Nobody else has the file open, and nobody can begin to use it until we are done."""
+    """No other process has the file open, and none can open it until the block ends."""
     if not path.exists():
         yield
         return
@@ -148,7 +147,7 @@ def unused(path: Path) -> Iterator[None]:
                 connection.execute("PRAGMA journal_mode = DELETE").fetchall()
                 connection.execute("BEGIN EXCLUSIVE")
         except apsw.BusyError as error:
-            raise StoreBusy(_in_use(path, "somebody")) from error
+            raise StoreBusy(_in_use(path, "another process")) from error
         yield
 
 

@@ -7,13 +7,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
-import apsw
-
-from pollux.errors import InvalidInput, PolluxError, StoreBusy, StoreError, StoreFull, StoreRefused, StoreTimeout
-
 
 def promise() -> Future[None]:
-    """A future that whoever waits for it cannot cancel: what a thread has to say it says, heard or not."""
+    """A future that its waiters cannot cancel: the thread sets it in any case."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future
@@ -22,7 +18,7 @@ def promise() -> Future[None]:
 class WriterCall:
     """One verb on its way.  `look` may answer it without a transaction; `deadline` is on the monotonic clock.
 
-    `need` says what it is for, when room is short (`room.py`).
+    `need`: what the call is for, when disk space is short (`disk_space.py`).
     """
 
     __slots__ = ("deadline", "error", "future", "look", "loop", "need", "result", "verb")
@@ -43,8 +39,8 @@ class WriterCall:
         self.error: BaseException | None = None
 
     @property
-    def is_given_up(self) -> bool:
-        """Nobody waits for the answer any more, so what has not begun need not begin."""
+    def is_abandoned(self) -> bool:
+        """The caller has stopped waiting: a call that has not begun need not begin."""
         return self.future.done() or self.loop.is_closed()
 
 
@@ -53,10 +49,10 @@ def answer(calls: Iterable[WriterCall]) -> None:
     by_loop: dict[asyncio.AbstractEventLoop, list[WriterCall]] = {}
     for call in calls:
         by_loop.setdefault(call.loop, []).append(call)
-    for loop, theirs in by_loop.items():
+    for loop, some in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_resolve, theirs)
-        except RuntimeError:  # that loop is closed: nobody is there to be told
+            loop.call_soon_threadsafe(_resolve, some)
+        except RuntimeError:  # that loop is closed, and its callers with it
             continue
 
 
@@ -68,66 +64,3 @@ def _resolve(calls: list[WriterCall]) -> None:
             call.future.set_result(call.result)
         else:
             call.future.set_exception(call.error)
-
-
-def in_our_words(error: Exception) -> Exception:
-    """SQLite's errors as ours; what is no error of the store stays what it is."""
-    if isinstance(error, PolluxError):
-        return error
-    ours: PolluxError
-    if isinstance(error, UnicodeEncodeError):
-        ours = InvalidInput("text with characters that cannot be written down", cure="use whole Unicode characters")
-    elif getattr(error, "extendedresult", None) == apsw.SQLITE_CONSTRAINT_DATATYPE:
-        ours = InvalidInput(f"a value of another kind than its column's ({error})", cure="use the kinds of the model")
-    else:
-        found = [(kind, words) for theirs, kind, words in _WORDS if isinstance(error, theirs)]
-        if not found:
-            return error
-        kind, words = found[0]
-        ours = kind(words.format(error=error))
-    ours.__cause__ = error
-    return ours
-
-
-_WORDS: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
-    (
-        (apsw.BusyError, apsw.LockedError),
-        StoreBusy,
-        "busy: another program holds the database; nothing was changed; try again",
-    ),
-    ((apsw.FullError,), StoreFull, "the disk is full; nothing was changed; make room"),
-    (
-        (apsw.NotADBError, apsw.CorruptError),
-        StoreRefused,
-        "the database is damaged ({error}); see `pollux store check`, then stop all processes and restore a backup",
-    ),
-    (
-        (apsw.InterruptError,),
-        StoreTimeout,
-        "reading took longer than its deadline and was cut off; ask for less at once",
-    ),
-    (
-        (apsw.ReadOnlyError,),
-        StoreError,
-        "the database cannot be written any more ({error}); nothing was changed; is its file system read-only now?",
-    ),
-    (
-        (apsw.IOError, apsw.CantOpenError, OSError),
-        StoreError,
-        "the disk failed ({error}): the call may have taken effect; look at the disk; repeat it with the same ids",
-    ),
-    ((apsw.Error,), StoreError, "the database said no ({error}); nothing was changed"),
-)
-
-
-def is_everybodys(error: Exception) -> bool:
-    """Is this the disk's or another program's fault, so that trying the calls one by one would only ask it again?"""
-    return isinstance(error, apsw.IOError | apsw.CantOpenError | apsw.ReadOnlyError | apsw.BusyError | OSError)
-
-
-def is_sickening(error: Exception) -> bool:
-    """After this nothing that the connection remembers is to be trusted.
-
-    A sync that failed is never asked again: the kernel has forgotten what it could not write, and would say yes.
-    """
-    return isinstance(error, apsw.IOError | apsw.CantOpenError | apsw.ReadOnlyError | apsw.CorruptError)

@@ -1,8 +1,8 @@
 """Consistency check of a SQLite file: every rule of the schema that SQLite itself cannot enforce, row by row.
 
-It runs beside working processes: the file's own check is one read, the counts are compared in one short read,
-everything else goes in pages, so that the log can be carried over in between.  What can be repaired without guessing
-(counts that can be counted again, indexes that can be built again) is, if asked, under the write lock.
+It runs while other processes work: the file's own check is one read, the counts are compared in one short read,
+everything else goes in pages, so that checkpoints can run in between.  What can be repaired without guessing
+(counts that can be counted again, indexes that can be built again) is repaired on request, under the write lock.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ from pollux.store.job_cache import JobCache
 from pollux.store.relational import rows
 from pollux.store.sqlite import records as record_verbs
 from pollux.store.sqlite import schema
-from pollux.store.sqlite.calls import in_our_words
+from pollux.store.sqlite.errors import as_store_error
 from pollux.store.sqlite.lock import WriteLock
-from pollux.store.sqlite.sql import SqliteStatements
-from pollux.store.sqlite.transaction import SqliteTransaction, WriteStats, feed_numbers
+from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, WriteStats, feed_numbers
 
 PAGE = 1_000
 LOCK_S = 10.0
@@ -69,14 +68,14 @@ class FileSizes(NamedTuple):
 
 
 def check(path: Path, report: Report) -> CheckReport:
-    """Look at everything.  Raises if the file is not ours or cannot even be opened."""
-    with in_words(), closing(schema.open_reader(path, busy_ms=BUSY_MS)) as connection:
+    """Check everything.  Raises if the file is not a store of Pollux or cannot be opened."""
+    with store_errors(), closing(schema.open_reader(path, busy_ms=BUSY_MS)) as connection:
         version = schema.recognise(connection, path)
         tx = SqliteTransaction(connection, WriteStats())
         report("the file", 0, 0)
         findings = _of_file(connection)
         if any(not finding.can_repair for finding in findings):
-            return CheckReport(str(path), version, 0, 0, 0, 0, tuple(findings))  # what a torn page says means nothing
+            return CheckReport(str(path), version, 0, 0, 0, 0, tuple(findings))  # a torn page means nothing
         report("the counts", 0, 0)
         findings += _of_counts(connection, tx)
         findings += [finding for rule in _RULES if (finding := _of_rule(tx, rule)) is not None]
@@ -91,7 +90,7 @@ def repair(path: Path) -> None:
     lock = WriteLock(path.with_name(path.name + ".lock"))
     try:
         lock.acquire(time.monotonic() + LOCK_S)
-        with in_words(), closing(schema.reopen_writer(path, busy_ms=BUSY_MS)) as connection, connection:
+        with store_errors(), closing(schema.reopen_writer(path, busy_ms=BUSY_MS)) as connection, connection:
             connection.execute("REINDEX")
             tx = SqliteTransaction(connection, WriteStats())
             tx.write(_sql.forget, (ENTRIES_ASIDE,))
@@ -104,10 +103,10 @@ def recount(tx: SqliteTransaction) -> None:
     """Write what is there into the counts; counters that only rise are never set back."""
     for version in _versions_of(tx):
         tx.counters_of(version)  # it has a row by now
-        counted, highest, told = _counted(tx, version), tx.row(_sql.highest), tx.row(_counters.read, (version,))
+        counted, highest, stored = _counted(tx, version), tx.row(_sql.highest), tx.row(_counters.read, (version,))
         assert highest is not None
-        assert told is not None
-        entries, notes, *rest = told[len(counted) :]
+        assert stored is not None
+        entries, notes, *rest = stored[len(counted) :]
         if version == SCHEDULER_VERSION:
             entries, notes = max(entries, highest[0]), max(notes, highest[1])
         tx.write(_counters.write, (*counted, entries, notes, *rest, version))
@@ -130,53 +129,53 @@ def sizes_of(tx: SqliteTransaction) -> FileSizes:
 
 
 @contextmanager
-def in_words() -> Iterator[None]:
+def store_errors() -> Iterator[None]:
     try:
         yield
     except apsw.Error as error:
-        raise in_our_words(error) from error
+        raise as_store_error(error) from error
 
 
 def integrity(connection: apsw.Connection) -> list[str]:
     """What SQLite itself finds wrong with the file; nothing if it is sound."""
     try:
-        said = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
+        faults = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
     except apsw.CorruptError as error:
-        said = [str(error)]
-    return [] if said == ["ok"] else said
+        faults = [str(error)]
+    return [] if faults == ["ok"] else faults
 
 
 def _of_file(connection: apsw.Connection) -> list[CheckFinding]:
-    said = integrity(connection)
-    if not said:
+    faults = integrity(connection)
+    if not faults:
         return []
-    is_index = all(INDEX_ONLY.match(line) for line in said)
+    is_index = all(INDEX_ONLY.match(line) for line in faults)
     what = (
         "an index does not fit its table" if is_index else "the file is damaged; restore a backup, or dump what can be"
     )
-    return [CheckFinding("file", what, len(said), tuple(said[:SHOWN_MAX]), can_repair=is_index)]
+    return [CheckFinding("file", what, len(faults), tuple(faults[:SHOWN_MAX]), can_repair=is_index)]
 
 
 def _of_counts(connection: apsw.Connection, tx: SqliteTransaction) -> list[CheckFinding]:
-    """In one read, so that nobody's commit comes between the counts and what they count."""
+    """In one read, so that no commit comes between the counts and what they count."""
     with connection:
         wrong = [line for version in _versions_of(tx) for line in _miscounted(tx, version)]
-        told, highest = tx.row(_counters.read, (SCHEDULER_VERSION,)), tx.row(_sql.highest)
+        stored, highest = tx.row(_counters.read, (SCHEDULER_VERSION,)), tx.row(_sql.highest)
     assert highest is not None
-    if told is None:
-        return []  # said by the rule of single rows
-    numbers = zip(("entries of the feed", "revisions of notes"), told[len(COUNTED) :], highest, strict=False)
-    wrong += [f"{name} are numbered to {said}, there is {found}" for name, said, found in numbers if said < found]
+    if stored is None:
+        return []  # reported by the rule of single rows
+    numbers = zip(("entries of the feed", "revisions of notes"), stored[len(COUNTED) :], highest, strict=False)
+    wrong += [f"{name} are numbered to {number}, there is {found}" for name, number, found in numbers if number < found]
     return finding("counts", "a count differs from what is there", wrong, can_repair=True)
 
 
 def _miscounted(tx: SqliteTransaction, version: int) -> list[str]:
-    told = tx.row(_counters.read, (version,)) or (0,) * len(COUNTED)
+    stored = tx.row(_counters.read, (version,)) or (0,) * len(COUNTED)
     where = "" if version == SCHEDULER_VERSION else f" in version {version}"
     return [
-        f"{name}{where}: {said} are told, {found} are there"
-        for name, said, found in zip(COUNTED, told, _counted(tx, version), strict=False)
-        if said != found
+        f"{name}{where}: {number} are told, {found} are there"
+        for name, number, found in zip(COUNTED, stored, _counted(tx, version), strict=False)
+        if number != found
     ]
 
 

@@ -1,7 +1,7 @@
 """Free disk space, and a ballast file that is deleted when the disk is full.
 
 A full disk must not keep what has happened from being recorded.  So 4 MB are reserved beside the database
-(`<file>.ballast`), as much as a whole log needs to be carried over.  When a write finds the disk full the ballast is
+(`<file>.ballast`), as much as the checkpoint of a whole log needs.  When a write finds the disk full the ballast is
 deleted, the log is checkpointed and truncated, and from then on writes are restricted:
 
     OPEN ──a write finds no room──▶ TIGHT: nothing new is taken in (enqueue, put_jobs, load)
@@ -29,7 +29,7 @@ from pollux.store.sqlite.lock import open_private
 
 BALLAST_BYTES = 4 * 1024 * 1024
 SPARE_BYTES = BALLAST_BYTES // 4  # that must be free besides, so that it is not put back only to go again
-DOOR_BYTES = 256 * 1024
+REOPEN_BYTES = 256 * 1024
 TINY_BYTES = 64 * 1024  # with less left a disk that fails has failed for that
 TRY_AGAIN_S = 1.0
 LOG_PAGES_MAX = 65_536  # 256 MB of log
@@ -64,14 +64,14 @@ class Ballast:
         os.ftruncate(self._fd, 0)  # not unlinked: another process may hold it, and its bytes count until it lets go
 
     def close(self, *, is_last: bool) -> None:
-        """Whoever leaves last leaves just enough to be able to open the store again on a disk that is full by then."""
-        if is_last and os.fstat(self._fd).st_size > DOOR_BYTES:
-            os.ftruncate(self._fd, DOOR_BYTES)
+        """The last process keeps just enough to open the store again on a disk that is full by then."""
+        if is_last and os.fstat(self._fd).st_size > REOPEN_BYTES:
+            os.ftruncate(self._fd, REOPEN_BYTES)
         os.close(self._fd)
 
 
 class DiskSpace:
-    """How much is there for whom?  Asked before every batch of writes, by the writer's thread alone."""
+    """Level of the free space; looked at before every batch of writes, by the writer's thread alone."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -90,7 +90,7 @@ class DiskSpace:
         return level
 
     def ran_out(self) -> None:
-        """A write found no room: let the ballast go; if it was gone already, nothing is left."""
+        """A write found no room: let the ballast go; if it was released already, nothing is left."""
         self._is_spent = not self._ballast.is_whole
         self._ballast.release()
         self._try_at = time.monotonic() + TRY_AGAIN_S
@@ -108,16 +108,16 @@ class DiskSpace:
         return self._free() >= size
 
     def is_full(self, error: Exception, system_errno: int = 0) -> bool:
-        """Does this error mean that there is no room?  SQLite says so of some shortages only."""
+        """Does this error mean that there is no room?  SQLite reports only some shortages so."""
         if isinstance(error, apsw.IOError | apsw.CantOpenError):
             return system_errno in FULL_ERRNOS or self._free() < TINY_BYTES
         return isinstance(error, apsw.FullError)
 
     def refusal(self, need: int, level: int) -> StoreFull | None:
         """Why a call must not be tried now, if it must not."""
-        return self.words(level) if need + level > GROWS else None
+        return self.error(level) if need + level > GROWS else None
 
-    def words(self, level: int = TIGHT) -> StoreFull:
+    def error(self, level: int = TIGHT) -> StoreFull:
         what, cure = self._shortage(level)
         return StoreFull(f"{what}; nothing was changed; {cure}")
 
@@ -147,7 +147,7 @@ class DiskSpace:
         now = time.monotonic()
         if now >= self._try_at:
             self._try_at = now + TRY_AGAIN_S
-            self._is_spent = False  # what failed then may work now: the next write tells
+            self._is_spent = False  # what failed then may work now: the next write tries
             if self._has_spare() and self._ballast.restore():
                 return OPEN
         return self._without_ballast()
@@ -171,6 +171,6 @@ class DiskSpace:
         return disk.f_bavail * disk.f_frsize
 
     def _readers(self) -> str:
-        """Those who hold one of the read marks in the shared memory."""
+        """The processes that hold one of the read marks in the shared memory."""
         others = lock_holders(self._path.with_name(self._path.name + "-shm"), of=READ_MARKS)
-        return f"process {' and '.join(map(str, others))} reads" if others else "somebody reads"
+        return f"process {' and '.join(map(str, others))} reads" if others else "a process reads"

@@ -8,15 +8,15 @@ from pathlib import Path
 from pollux.errors import Conflict
 from pollux.store.sqlite import schema
 from pollux.store.sqlite.backup import BUSY_MS, unused
-from pollux.store.sqlite.check import in_words
+from pollux.store.sqlite.check import store_errors
 
 _FIRST = ("-wal", "-shm", "-journal", "")  # a log that stayed would be taken for that of the next file
 _THEN = (".bell", ".ballast", ".lock")
 
 
 def drop(path: Path) -> int:
-    """Remove the database and what lies beside it; refused if it is not ours, or somebody uses it.  Nothing is left."""
-    with in_words():
+    """Remove the database and its files; refused if it is not a store of Pollux, or in use.  Nothing is left."""
+    with store_errors():
         with closing(schema.open_reader(path, busy_ms=BUSY_MS)) as connection:
             schema.recognise(connection, path)
         try:

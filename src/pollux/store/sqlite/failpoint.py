@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def _silent() -> None:
-    """No test watches."""
+    """No failpoint is set."""
 
 
 class _Countdown:

@@ -63,7 +63,7 @@ class FileIdentity:
         found = self._found()
         if found == self._file:
             return
-        self._look_at = 0.0  # whoever comes next is told at once
+        self._look_at = 0.0  # the next call is refused at once
         what = "was deleted" if found is None else "was replaced by another file"
         raise StoreRefused(
             f"{self.path} {what} while it was in use; nothing more is read or written, so that nothing is mixed up; "
@@ -85,7 +85,7 @@ class FileIdentity:
 
 
 def lock_holders(file: Path, *, of: frozenset[str] | None = None) -> list[int]:
-    """Which other processes hold a lock on the file (on one of those bytes), as far as the kernel tells."""
+    """Which other processes hold a lock on the file (on one of those bytes), as the kernel lists them."""
     try:
         inode = f":{file.stat().st_ino}"
         locks = [line.split() for line in Path("/proc/locks").read_text("utf-8").splitlines()]
@@ -101,7 +101,7 @@ def is_network(kind: str) -> bool:
 
 
 def file_system_of(path: Path) -> str:
-    """What the kernel calls the file system under a path, such as ext4, nfs4, fuse.sshfs; empty if it does not say."""
+    """What the kernel calls the file system under a path, such as ext4, nfs4, fuse.sshfs; empty if it lists none."""
     try:
         mounts = _MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:

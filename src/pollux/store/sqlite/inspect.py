@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from pollux.errors import StoreRefused
 from pollux.model import (
-    ASIDE,
+    LEADER_NOTES,
     SCHEDULER_VERSION,
     START,
     STOP,
@@ -29,22 +29,21 @@ from pollux.model import (
     StartCommand,
     UnreadableNote,
     Version,
-    all_aside,
     by_term,
     starts_in,
+    unreadable_notes,
 )
 from pollux.model.leader_notes import ClockNote, clock_notes
 from pollux.store.contract import JobFilter
 from pollux.store.decoding import BEHIND_PAGE, BEHIND_PAGES, BatchDecoder, illegible_stop
-from pollux.store.job_cache import JobCache, JobReading
+from pollux.store.job_cache import JobCache, JobDecoder
 from pollux.store.move_marks import MARKS, read_marks, seal_words
 from pollux.store.relational import rows
-from pollux.store.sqlite import jobs, listing, nodes, notes, schema, versions
-from pollux.store.sqlite.sql import SqliteStatements
-from pollux.store.sqlite.transaction import SqliteTransaction, WriteStats
+from pollux.store.sqlite import jobs, listing, nodes, notes, schema
+from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, WriteStats
 from pollux.store.values import PRIORITIES
 
-_sql = SqliteStatements("glance")
+_sql = SqliteStatements("inspect")
 _counters = SqliteStatements("counters")
 DUE_MAX = 100  # due jobs of a version
 JOBS_MAX = 200  # jobs that are looked at one by one
@@ -53,19 +52,19 @@ _FILES = ("", "-wal", "-shm", ".lock", ".bell", ".ballast")
 
 
 class DatabaseReport(Struct, frozen=True):
-    """What the database says."""
+    """Contents of the database."""
 
-    is_ours: bool  # it has our mark, or is empty
+    is_ours: bool  # it has the mark of Pollux, or is empty
     version: int  # migrations it has seen; 0: none
     newest: int  # migrations that this program knows
-    counts: Counts | None = None  # this and the following only if the version is ours
-    nodes: tuple[Node, ...] = ()  # as their terms stand
+    counts: Counts | None = None  # this and the following only if the version is the newest
+    nodes: tuple[Node, ...] = ()  # by their terms
     versions: tuple[Version, ...] = ()
-    clock_ms: int = 0  # the latest time that anybody wrote
+    clock_ms: int = 0  # the latest time that was written
     waiting: int = 0  # ready runs that can be claimed now
     oldest_ready_ms: int | None = None
     due: tuple[Job, ...] = ()  # the most overdue ones of each version
-    seal: str = ""  # why nobody may work on it, in words, if it was moved elsewhere
+    seal: str = ""  # why it must not be worked on, if it was moved elsewhere
     stops: tuple[Note, ...] = ()  # pauses and drains
     jobs: tuple[Job, ...] = ()  # the first of them
     aside: tuple[UnreadableNote, ...] = ()  # what the leader cannot read
@@ -85,7 +84,7 @@ def files_of(path: Path) -> dict[str, os.stat_result]:
 
 
 def holders(inode: int) -> list[int]:
-    """Who holds a lock on the file with that inode, as far as the kernel tells; waiting ones are not counted."""
+    """The processes that hold a lock on the file with that inode, as the kernel lists them, without those that wait."""
     try:
         lines = _LOCKS.read_text("ascii", "replace").splitlines()
     except OSError:
@@ -131,14 +130,14 @@ def _look(tx: SqliteTransaction, now_ms: int, url: str = "") -> DatabaseReport:
     assert counters is not None
     firsts = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, now_ms))]
     ready = [visible_ms for visible_ms in firsts if visible_ms is not None]
-    found, aside = versions.versions(tx, now_ms), _notes(tx, ASIDE, now_ms)
+    found, aside = nodes.versions(tx, now_ms), _notes(tx, LEADER_NOTES, now_ms)
     due = _due(tx, found, now_ms)
     return DatabaseReport(
         is_ours=True,
         version=version,
         newest=newest,
         counts=listing.counts(tx),
-        nodes=tuple(by_term(rows.living(nodes.nodes(tx, now_ms)), found)),
+        nodes=tuple(by_term(nodes.nodes(tx, now_ms), found)),
         versions=tuple(found),
         clock_ms=counters[-1],
         oldest_ready_ms=min(ready, default=None),
@@ -146,7 +145,7 @@ def _look(tx: SqliteTransaction, now_ms: int, url: str = "") -> DatabaseReport:
         due=tuple(due),
         seal=seal_words(read_marks(_notes(tx, MARKS, now_ms)), url),
         stops=tuple(_stops(tx, now_ms)),
-        aside=all_aside(aside),
+        aside=unreadable_notes(aside),
         starts=starts_in(_notes(tx, START, now_ms)),
         clocks=clock_notes(aside),
     )
@@ -156,7 +155,7 @@ def _due(tx: SqliteTransaction, found: list[Version], now_ms: int) -> list[Job]:
     """As `due_as_far` has it: of those that can be read, in each version."""
     firsts: list[Job] = []
     for version in found:
-        tx.version, reading = version.number, JobReading(JobCache())
+        tx.version, reading = version.number, JobDecoder(JobCache().job)
         due = jobs.due(tx, None, now_ms, BEHIND_PAGE * BEHIND_PAGES)
         firsts += islice((job for row in due if (job := reading.job(row)) is not None), DUE_MAX)
     tx.version = SCHEDULER_VERSION
@@ -173,23 +172,23 @@ def _waiting(tx: SqliteTransaction, found: list[Version], now_ms: int) -> int:
 
 
 def _stops(tx: SqliteTransaction, now_ms: int) -> list[Note]:
-    """As `stops_as_far` has it: what nobody can read stands."""
+    """As `stops_as_far` has it: a stop that cannot be decoded is one all the same."""
     reading = BatchDecoder("note", rows.note)
-    return [reading(row, row[0]) or illegible_stop(row[0]) for row in notes.notes(tx, STOP, now_ms)]
+    return [reading(row, key) or illegible_stop(key) for key, row in notes.notes(tx, STOP, now_ms)]
 
 
 def _notes(tx: SqliteTransaction, prefix: str, now_ms: int) -> list[Note]:
     """Those that can be read."""
     reading = BatchDecoder("note", rows.note)
-    return [note for row in notes.notes(tx, prefix, now_ms) if (note := reading(row, row[0])) is not None]
+    return [note for key, row in notes.notes(tx, prefix, now_ms) if (note := reading(row, key)) is not None]
 
 
 def _with_jobs(tx: SqliteTransaction, inside: DatabaseReport) -> DatabaseReport:
-    """As many as tell something, however many there are."""
+    """With the first jobs, however many there are."""
     if inside.counts is None:
         return inside
-    found = jobs.list_jobs(tx, JobFilter(), None, JOBS_MAX)
-    return replace(inside, jobs=tuple(JobReading(JobCache()).jobs(found)))
+    page = jobs.list_jobs(tx, JobFilter(), None, JOBS_MAX)
+    return replace(inside, jobs=tuple(JobDecoder(JobCache().job).jobs(page.rows)))
 
 
 def _one(tx: SqliteTransaction, sql: str) -> int:

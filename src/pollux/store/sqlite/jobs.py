@@ -1,18 +1,18 @@
-"""The verbs of the jobs: put, delete, get, list, due."""
+"""Verbs of the jobs: put, delete, move, get, list, due."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from pollux.model import End, Job, JobsDeleted, JobsMoved, JobsPut
+from pollux.store.backend import Page
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
 from pollux.store.relational.feed_entries import JOB_GONE, unlearnt_ends
 from pollux.store.relational.jobs import TOMBS_MAX, Puts, StoredJobRow, each_once, moved_once
 from pollux.store.relational.rows import HELD, LEASED, READY, Row, by_version, job_row
 from pollux.store.relational.wakeup import RUNS
 from pollux.store.sqlite.runs import cancel_waiting
-from pollux.store.sqlite.sql import SqliteStatements, ids_json
-from pollux.store.sqlite.transaction import SqliteTransaction, feed_numbers
+from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, feed_numbers, ids_json
 
 _put = SqliteStatements("put_jobs")
 _delete = SqliteStatements("delete_jobs")
@@ -43,7 +43,7 @@ def put_jobs(tx: SqliteTransaction, puts: Sequence[JobPut]) -> list[JobAnswer]:
         tx.write_many(_put.change, [_row(*each) for each in batch.changed.values()])
     if written := dict.fromkeys(answer.id for answer in answers if answer.answer is Answer.OK):
         tx.write(_versions.use, (tx.version,))
-        tx.tell(tx.version, JobsPut(tuple(written), len(batch.added)))
+        tx.add_entry(tx.version, JobsPut(tuple(written), len(batch.added)))
     return answers
 
 
@@ -58,11 +58,11 @@ def delete_jobs(tx: SqliteTransaction, ids: Sequence[str], reason: str, now_ms: 
     for job_id in deleted:
         waiting = sorted(tx.rows(_delete.waiting, (job_id,)))
         ends += cancel_waiting(tx, waiting, reason or JOB_GONE, now_ms)
-    tx.tell_ends(ends)
+    tx.add_ends(ends)
     if deleted:
         bury(tx, [stored[job_id] for job_id in deleted])
         for version, some in by_version((stored[job_id][3], job_id) for job_id in deleted).items():
-            tx.tell(version, JobsDeleted(tuple(some)))
+            tx.add_entry(version, JobsDeleted(tuple(some)))
     return each_once(ids, deleted)
 
 
@@ -72,10 +72,10 @@ def move_jobs(tx: SqliteTransaction, ids: Sequence[str], to: int) -> list[Answer
     moved = [job_id for job_id in dict.fromkeys(ids) if stored.get(job_id, to) != to]
     if moved:
         held = [run_id for job_id in moved for run_id in _move_one(tx, job_id, stored[job_id], to)]
-        tx.rings |= RUNS
+        tx.wakeups |= RUNS
         tx.counters_of(to)  # and its term, which is there from now on
         tx.write(_versions.use, (to,))
-        _tell_moved(tx, {job_id: rows[job_id] for job_id in moved}, held, to)
+        _add_moved(tx, {job_id: rows[job_id] for job_id in moved}, held, to)
     return moved_once(ids, stored, moved)
 
 
@@ -94,7 +94,7 @@ def _take_runs(tx: SqliteTransaction, job_id: str, to: int) -> list[str]:
     runs, after = sorted(tx.rows(_move.live, (job_id,))), tx.counters_of(to)
     if any(version != to for *_, version in runs):
         tx.write(_move.runs, (to, job_id))
-        tx.rings |= RUNS
+        tx.wakeups |= RUNS
     for _, state, _, version in runs:
         before = tx.counters_of(version)
         after.clock_ms = max(after.clock_ms, before.clock_ms)
@@ -105,23 +105,23 @@ def _take_runs(tx: SqliteTransaction, job_id: str, to: int) -> list[str]:
     return [row[2] for row in runs if row[1] == HELD]
 
 
-def _tell_moved(tx: SqliteTransaction, left: dict[str, Row], held: Sequence[str], to: int) -> None:
-    """Both leaders; and to the new one what the jobs bring: held runs, and ends that they have not learnt yet.
+def _add_moved(tx: SqliteTransaction, left: dict[str, Row], held: Sequence[str], to: int) -> None:
+    """Feed entries for both leaders; the new one gets what the jobs bring: held runs, and ends not learnt yet.
 
     `left` are their versions and memories, as they were.
     """
     versions = by_version((version, job_id) for job_id, (version, _) in left.items())
     for version, some in versions.items():
-        tx.tell(version, JobsMoved(tuple(some)))
-    tx.tell(to, JobsMoved(tuple(left)))
-    tx.tell_arrived([(to, run_id) for run_id in held])
+        tx.add_entry(version, JobsMoved(tuple(some)))
+    tx.add_entry(to, JobsMoved(tuple(left)))
+    tx.add_arrived([(to, run_id) for run_id in held])
     entries = [(row[0], row[1]) for version in sorted(versions) for row in tx.rows(_move.unread, feed_numbers(version))]
     memories = {job_id: memory for job_id, (_, memory) in left.items()}
-    tx.tell_ends([(to, end) for end in unlearnt_ends(entries, memories)])
+    tx.add_ends([(to, end) for end in unlearnt_ends(entries, memories)])
 
 
 def bury(tx: SqliteTransaction, rows: Sequence[Row]) -> None:
-    """Delete jobs, of which (id, revision, last_due_ms) stay; behind them stands their version."""
+    """Delete jobs of (id, revision, last_due_ms, version); the first three stay."""
     if rows:
         tx.write_many(_delete.delete, [row[:1] for row in rows])
         tx.write_many(_delete.bury, [row[:3] for row in rows])
@@ -134,11 +134,12 @@ def get_jobs(tx: SqliteTransaction, ids: Sequence[str]) -> dict[str, Row]:
     return {row[0]: row for row in tx.rows(_get.get, (ids_json(ids),))}
 
 
-def list_jobs(tx: SqliteTransaction, where: JobFilter, after: str | None, limit: int) -> list[Row]:
+def list_jobs(tx: SqliteTransaction, where: JobFilter, after: str | None, limit: int) -> Page:
     tag = None if where.tag is None else f"\x1f{where.tag}\x1f"
-    bounds = (after or "", where.group, where.target, tag, where.source, where.handler, where.text, limit)
+    bounds = (after or "", where.group, where.target, tag, where.source, where.handler, where.text, limit + 1)
     more = (where.scheduler_version, where.priority, where.source_id, where.enabled)
-    return tx.rows(_list.page, (*bounds, *more))
+    found = tx.rows(_list.page, (*bounds, *more))
+    return Page(found[:limit], found[limit - 1][0] if len(found) > limit else None)
 
 
 def due(tx: SqliteTransaction, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Row]:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pollux.model import FINISHED, LIVE, QueueDepth
+from pollux.store.backend import Page
 from pollux.store.contract import Counts, RunFilter
 from pollux.store.limits import counted_max
 from pollux.store.relational.listing import (
     LIVE_STATES,
     Place,
-    RunRows,
     finished_states,
     history_classes_of,
     listed,
@@ -24,8 +24,7 @@ from pollux.store.relational.listing import (
     wants,
 )
 from pollux.store.relational.rows import RUN_COLUMNS, Row
-from pollux.store.sqlite.sql import SqliteStatements, ids_json
-from pollux.store.sqlite.transaction import SqliteTransaction
+from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, ids_json
 from pollux.store.values import PRIORITIES
 
 _get = SqliteStatements("get_runs")
@@ -39,7 +38,7 @@ def get_runs(tx: SqliteTransaction, ids: Sequence[str]) -> dict[str, Row]:
     return {row[0]: row for row in tx.rows(_get.get, (ids_json(ids),))}
 
 
-def counts(tx: SqliteTransaction, all_versions: bool = False) -> Counts:  # noqa: FBT001, FBT002  as a lane calls it
+def counts(tx: SqliteTransaction, all_versions: bool = False) -> Counts:  # noqa: FBT001, FBT002  called by position
     row = tx.row(_versions.counts, (None if all_versions else tx.version,))
     assert row is not None
     return Counts(*row)
@@ -59,7 +58,7 @@ def _end(priority: int, placed: int, visible_ms: int, seq: int) -> tuple[int, in
     return (_BEHIND_ALL, 0) if priority < placed else (-_BEHIND_ALL, 0)
 
 
-def list_runs(tx: SqliteTransaction, where: RunFilter, after: str | None, limit: int) -> RunRows:
+def list_runs(tx: SqliteTransaction, where: RunFilter, after: str | None, limit: int) -> Page:
     kind, place = place_of(after)
     live: list[Row] = []
     past: list[Row] = []

@@ -1,4 +1,4 @@
-"""The write lock: one lock file beside the database, held for one commit by one process.
+"""Write lock: one lock file beside the database, held for one commit by one process.
 
 SQLite's own busy handler sleeps and tries again, so that one process can starve the others for a second; waiters of
 `flock` queue in the kernel.  A blocking `flock` knows no deadline, so a contended one is taken by a thread of its
@@ -30,7 +30,7 @@ class WriteLock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.waits = 0  # how often somebody else held it
+        self.waits = 0  # how often another process held it
         self._fd = open_private(path)
         self._mark = str(os.getpid()).ljust(_PID_BYTES).encode()
         self._proxy: _Proxy | None = None
@@ -57,7 +57,7 @@ class WriteLock:
         self.forget()
 
     def forget(self) -> None:
-        """Close the file without a word to anybody; for a child that was forked, too."""
+        """Close the file and leave the lock as it is; also for a child that was forked."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -75,7 +75,7 @@ class WriteLock:
         return True
 
     def _sign(self) -> None:
-        """Say who holds it.  Looking first costs a third of writing, and mostly we were the last."""
+        """Write our process id.  Reading first costs a third of writing, and mostly it is there already."""
         with suppress(OSError):  # a full disk: it is ours all the same, and must not be kept for a name
             if os.pread(self._fd, _PID_BYTES, 0) != self._mark:
                 os.pwrite(self._fd, self._mark, 0)
@@ -87,10 +87,10 @@ class WriteLock:
 
 
 class _Proxy:
-    """Wait in `flock` for somebody who cannot wait for ever."""
+    """A thread that waits in `flock` for a caller with a deadline."""
 
     def __init__(self, fd: int) -> None:
-        self._fd = os.dup(fd)  # the same lock; our own number, so that nobody closes it under us
+        self._fd = os.dup(fd)  # the same lock under a descriptor of our own, which no other thread closes
         self._asked: SimpleQueue[str] = SimpleQueue()
         self._state = threading.Condition()
         self._wanted = False
@@ -125,7 +125,7 @@ class _Proxy:
                     self._state.notify_all()
                 else:
                     fcntl.flock(self._fd, fcntl.LOCK_UN)
-                self.is_waiting = False  # last: our number is another name of the same lock, and the writer looks here
+                self.is_waiting = False  # last: our descriptor has the same lock, and the writer looks here
         self.forget()
 
 

@@ -1,4 +1,4 @@
-"""The verbs of the notes: put (by compare-and-set) and read by prefix."""
+"""Verbs of the notes: put (by compare-and-set) and read by prefix."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pollux.model import STEERING, Entry, NotePut, NotesChanged
 from pollux.store.contract import Answer
+from pollux.store.move_marks import SEAL
 from pollux.store.relational.rows import Row, encode, is_same_note
-from pollux.store.sqlite.sql import SqliteStatements
-from pollux.store.sqlite.transaction import SqliteTransaction
+from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction
 
 _LAST = "\U0010ffff"
 _put = SqliteStatements("put_notes")
@@ -19,7 +19,7 @@ _versions = SqliteStatements("versions")
 def put_notes(tx: SqliteTransaction, puts: Sequence[NotePut], now_ms: int) -> list[Answer]:
     written: dict[str, None] = {}
     answers = write_notes(tx, puts, now_ms, written)
-    tell_notes(tx, written)
+    add_notes_changed(tx, written)
     return answers
 
 
@@ -31,28 +31,28 @@ def write_notes(tx: SqliteTransaction, puts: Sequence[NotePut], now_ms: int, wri
     return [_put_note(tx, put, now_ms, written) for put in puts]
 
 
-def tell_notes(tx: SqliteTransaction, written: dict[str, None]) -> None:
+def add_notes_changed(tx: SqliteTransaction, written: dict[str, None]) -> None:
     if written:
-        tell_all(tx, NotesChanged(tuple(written)))
+        add_to_all(tx, NotesChanged(tuple(written)))
 
 
-def tell_all(tx: SqliteTransaction, entry: Entry) -> None:
-    """Whoever leads, in every version that is there, and in our own: its leader may be about to come."""
+def add_to_all(tx: SqliteTransaction, entry: Entry) -> None:
+    """To the feeds of all versions that are there, and of this one: its leader may be about to start."""
     there = {row[0] for row in tx.rows(_versions.in_use, (tx.version,))}
     for version in sorted(there | {tx.version}):
-        tx.tell(version, entry)
+        tx.add_entry(version, entry)
 
 
 def _put_note(tx: SqliteTransaction, put: NotePut, now_ms: int, written: dict[str, None]) -> Answer:
     row = tx.row(_put.stored, (put.key,))
-    stands = row is not None and (row[1] is None or row[1] > now_ms)
-    if put.revision is not None and put.revision != (row[0] if row is not None and stands else 0):
+    is_live = row is not None and (row[1] is None or row[1] > now_ms)
+    if put.revision is not None and put.revision != (row[0] if row is not None and is_live else 0):
         return Answer.CONFLICT
-    if is_same_note(put, row[1:] if row is not None and stands else None):
+    if is_same_note(put, row[1:] if row is not None and is_live else None):
         return Answer.ALREADY
     if put.value is not None:
         set_note(tx, put)
-    elif stands:
+    elif is_live:
         tx.write(_put.delete, (put.key,))
         _mark_stop(tx, put.key)
     else:
@@ -80,5 +80,10 @@ def _mark_stop(tx: SqliteTransaction, key: str) -> None:
         tx.shared.stops += 1
 
 
-def notes(tx: SqliteTransaction, prefix: str, now_ms: int) -> list[Row]:
-    return tx.rows(_read.read, (prefix, prefix + _LAST, now_ms))
+def notes(tx: SqliteTransaction, prefix: str, now_ms: int) -> list[tuple[str, Row]]:
+    return [(row[0], row) for row in tx.rows(_read.read, (prefix, prefix + _LAST, now_ms))]
+
+
+def is_sealed(tx: SqliteTransaction) -> bool:
+    """Was the store moved away, or is it being filled?"""
+    return tx.row(_put.stored, (SEAL,)) is not None

@@ -1,4 +1,4 @@
-"""The leader's verbs: read the feed, write a plan."""
+"""Verbs of the leader: read the feed, write a plan."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from pollux.store.relational.wakeup import RUNS
 from pollux.store.sqlite.nodes import is_current, seats
 from pollux.store.sqlite.notes import write_notes
 from pollux.store.sqlite.runs import ask_to_stop, cancel_waiting, insert, key_holder, known_runs, overlap_bounds
-from pollux.store.sqlite.sql import SqliteStatements, ids_json
-from pollux.store.sqlite.transaction import SqliteTransaction, feed_numbers
+from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, feed_numbers, ids_json
 
 _advance = SqliteStatements("advance")
 _cancel = SqliteStatements("cancel")
@@ -57,12 +56,12 @@ def advance(tx: SqliteTransaction, term: int, plan: Plan, made: Sequence[Row], n
     if plan.consumed:
         _consume(tx, plan, plan.kept(updates))
     write_notes(tx, plan.notes, now_ms, {})
-    tx.tell_ends(ends)
+    tx.add_ends(ends)
     return Advanced(Answer.OK, now_ms, firings, updates, tx.counters.ready, seats(tx, now_ms), waiting)
 
 
 def _consume(tx: SqliteTransaction, plan: Plan, kept: frozenset[int]) -> None:
-    """What somebody put there by hand was never counted: a count that this may have spoilt is taken anew.
+    """Delete entries.  One that was inserted by hand was never counted: a count that may be wrong is taken anew.
 
     One that is too low would hide unread ends from the firings.
     """
@@ -85,10 +84,10 @@ def _fire(
         note_unread(_unread(tx, plan.known), facts)
     known = known_runs(tx, [firing.run.id for firing in firings])
     keys = [key for key in keys_of(made) if key_holder(tx, key)]
-    read, told = looking_behind(firings, facts)
+    read, counted = looking_behind(firings, facts)
     how = (PREVIOUS_RUN, ENOUGH, *bounds)
     live = [LiveRun._make(row) for job_id in read for row in tx.rows(_advance.live, (job_id, *how))]
-    crowds = {job_id: LiveRuns._make(row) for job_id in told for row in tx.rows(_advance.crowd, (job_id, *how))}
+    crowds = {job_id: LiveRuns._make(row) for job_id in counted for row in tx.rows(_advance.crowd, (job_id, *how))}
     fired = Firings(tx.version, facts, known, keys, live, crowds, now_ms)
     answers = tuple([fired.fire(firing, row) for firing, row in zip(firings, made, strict=True)])
     for each in fired.rounds:
@@ -119,7 +118,7 @@ def _move(tx: SqliteTransaction, moved: dict[int, JobAdvance]) -> None:
 
 def _bring_forward(tx: SqliteTransaction, earlier: Sequence[Earlier]) -> None:
     if tx.write_many(_advance.earlier, [(each.visible_ms, each.run_id, tx.version) for each in earlier]):
-        tx.rings |= RUNS
+        tx.wakeups |= RUNS
 
 
 def _release_all(tx: SqliteTransaction, plan: Plan, now_ms: int) -> tuple[str, ...]:
@@ -142,11 +141,11 @@ def _release(tx: SqliteTransaction, ids: Sequence[str], now_ms: int) -> None:
     if released:
         tx.counters.held -= released
         tx.counters.ready += released
-        tx.rings |= RUNS
+        tx.wakeups |= RUNS
 
 
 def _cancel_one(tx: SqliteTransaction, run_id: str, reason: str, now_ms: int) -> None:
-    """As `cancel`, but the leader need not be told what it did itself."""
+    """As `cancel`, without a feed entry: the leader knows what it did itself."""
     row = tx.row(_cancel.found, (ids_json([run_id]),))
     if row is None or row[1] > LEASED or row[7] != tx.version:
         return

@@ -1,4 +1,4 @@
-"""The verbs of waiting runs: enqueue, cancel, revive."""
+"""Verbs of waiting runs: enqueue, cancel, revive."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from pollux.store.relational.rows import (
     made_in,
 )
 from pollux.store.relational.wakeup import ASKED, RUNS
-from pollux.store.sqlite.notes import tell_notes, write_notes
-from pollux.store.sqlite.sql import SqliteStatements, ids_json
-from pollux.store.sqlite.transaction import SqliteCounters, SqliteTransaction
+from pollux.store.sqlite.notes import add_notes_changed, write_notes
+from pollux.store.sqlite.transaction import SqliteCounters, SqliteStatements, SqliteTransaction, ids_json
 
 _enqueue = SqliteStatements("enqueue")
 _cancel = SqliteStatements("cancel")
@@ -48,16 +47,16 @@ def enqueue(
         answers = accept(tx, made, jobs)
     else:
         answers = [_accept_below(tx, row, jobs, ready_max) for row in made]
-    tx.tell_arrived(arrived(made, answers, jobs))
+    tx.add_arrived(arrived(made, answers, jobs))
     if notes and any(answer.answer is Answer.OK for answer in answers):
         written: dict[str, None] = {}
         write_notes(tx, notes, now_ms, written)
-        tell_notes(tx, written)
+        add_notes_changed(tx, written)
     return answers
 
 
 def arrived(made: Sequence[Row], answers: Sequence[RunAnswer], jobs: dict[str, int]) -> list[tuple[int, str]]:
-    """Those that were accepted and stand at the gate, with their version."""
+    """Those that were accepted and held (gated), with their version."""
     at_gate = [(row, answer) for row, answer in zip(made, answers, strict=True) if row[STATE] == HELD]
     return [(jobs[row[JOB]], row[ID]) for row, answer in at_gate if answer.answer is Answer.OK]
 
@@ -91,9 +90,9 @@ def _accept_below(tx: SqliteTransaction, row: Row, jobs: dict[str, int], ready_m
 
 
 def accept(tx: SqliteTransaction, made: Sequence[Row], jobs: dict[str, int]) -> list[RunAnswer]:
-    """Make runs live where nothing stands against them, each in the version of its job.
+    """Make runs live unless something prevents it, each in the version of its job.
 
-    All are put in at once, and asked about one by one only if some were left out.
+    All are inserted at once, and looked up one by one only if some were left out.
     """
     if len({row[ID] for row in made}) < len(made):  # the first that is accepted counts
         return [accept(tx, [row], jobs)[0] for row in made]
@@ -110,7 +109,7 @@ def accept(tx: SqliteTransaction, made: Sequence[Row], jobs: dict[str, int]) -> 
 
 
 def insert(tx: SqliteTransaction, made: Sequence[Row]) -> None:
-    """Make runs live of which the caller knows that they are new."""
+    """Make runs live that are known to be new."""
     if made:
         added = tx.insert(_enqueue.add, made)
         assert added == len(made)
@@ -124,7 +123,7 @@ def count_made(tx: SqliteTransaction, made: Sequence[Row]) -> None:
         counters.held += held
         counters.ready += len(some) - held
         if held < len(some):
-            tx.rings |= RUNS
+            tx.wakeups |= RUNS
 
 
 def _last_seq(tx: SqliteTransaction) -> int:
@@ -172,7 +171,7 @@ def cancel(
             answer = _cancel_one(tx, row, reason, waiting)
             found[run_id] = (row[0], row[1] if row[1] == LEASED else CANCELLED, *row[2:8], "asked")
         answers.append(RunAnswer(answer, run_id))
-    tx.tell_ends(cancel_waiting(tx, waiting, reason, now_ms))
+    tx.add_ends(cancel_waiting(tx, waiting, reason, now_ms))
     return answers
 
 
@@ -191,9 +190,9 @@ def _cancel_one(tx: SqliteTransaction, row: Row, reason: str, waiting: list[Row]
 
 
 def ask_to_stop(tx: SqliteTransaction, seq: int, reason: str) -> None:
-    """Leave a request beside the lease."""
+    """Write the request beside the lease."""
     tx.write(_cancel.ask, (reason or "cancelled", seq))
-    tx.rings |= ASKED
+    tx.wakeups |= ASKED
 
 
 def cancel_waiting(tx: SqliteTransaction, rows: Iterable[Row], reason: str, now_ms: int) -> list[tuple[int, End]]:
@@ -223,7 +222,7 @@ def revive(tx: SqliteTransaction, run_ids: Sequence[str], now_ms: int) -> list[R
         if answer.answer is Answer.OK:
             del found[run_id]
         answers.append(answer)
-    tx.tell_arrived(gated)
+    tx.add_arrived(gated)
     return answers
 
 
@@ -242,5 +241,5 @@ def _revive_one(tx: SqliteTransaction, row: Row, now_ms: int, at_gate: list[tupl
         at_gate.append((version, run_id))
     else:
         tx.counters_of(version).ready += 1
-        tx.rings |= RUNS
+        tx.wakeups |= RUNS
     return RunAnswer(Answer.OK, run_id)

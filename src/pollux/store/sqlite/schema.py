@@ -36,7 +36,7 @@ def migrations() -> list[Migration]:
 
 
 def open_writer(path: Path, lock: WriteLock, *, deadline: float, busy_ms: int) -> apsw.Connection:
-    """The only connection that writes, on a database that is ours and up to date."""
+    """The only connection that writes, on a database of Pollux that is up to date."""
     connection = connect(path, apsw.SQLITE_OPEN_READWRITE, busy_ms=busy_ms)
     try:
         lock.acquire(deadline)
@@ -78,7 +78,7 @@ def open_reader(path: Path, *, busy_ms: int) -> apsw.Connection:
 
 
 def prepare_file(place: FileIdentity) -> None:
-    """Make the file (and its folder) if there is none; refuse what cannot be a database of ours."""
+    """Make the file (and its folder) if there is none; refuse what cannot be a database of Pollux."""
     path = place.path
     found = tuple(int(part) for part in apsw.sqlite_lib_version().split(".")[:3])
     if found < SQLITE_MIN:
@@ -86,7 +86,7 @@ def prepare_file(place: FileIdentity) -> None:
             f"SQLite {apsw.sqlite_lib_version()} can corrupt a database that several connections use; "
             f"install an apsw with SQLite {'.'.join(map(str, SQLITE_MIN))} or newer"
         )
-    with in_file_words(path):
+    with file_errors(path):
         place.refuse_unsafe()
         _make_folder(path.parent)
         os.close(open_private(path))
@@ -97,8 +97,8 @@ def prepare_file(place: FileIdentity) -> None:
 
 
 @contextmanager
-def in_file_words(path: Path) -> Iterator[None]:
-    """What the system says about the file or one beside it, with the cure."""
+def file_errors(path: Path) -> Iterator[None]:
+    """Errors of the system about the file or one beside it, as refusals with the cure."""
     try:
         yield
     except IsADirectoryError as error:
@@ -121,7 +121,7 @@ _RIGHTS = "run as the user who owns it, or give that user the right to read and 
 
 
 def _make_folder(folder: Path) -> None:
-    """Where there is none: for its owner only, whatever the umask says.  A whole path is rather a slip of the pen."""
+    """Where there is none: for its owner only, whatever the umask.  A whole missing path is rather a typing error."""
     if folder.exists():
         return
     if not folder.parent.exists():

@@ -1,4 +1,4 @@
-"""The verb that ends an attempt: all that becomes true with it, or nothing.
+"""Verb that ends an attempt: all that becomes true with it, or nothing.
 
 Settlements take effect in their order.  What they write to their runs is gathered and written together; it is
 written at once where the next step must see it (follow-ups may take the key that this run just freed).
@@ -24,10 +24,9 @@ from pollux.store.relational.settle import (
     takes_letters,
 )
 from pollux.store.relational.wakeup import RUNS
-from pollux.store.sqlite.notes import tell_notes, write_notes
+from pollux.store.sqlite.notes import add_notes_changed, write_notes
 from pollux.store.sqlite.runs import accept, arrived, versions_of
-from pollux.store.sqlite.sql import SqliteStatements, ids_json
-from pollux.store.sqlite.transaction import SqliteTransaction
+from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, ids_json
 
 VERSION = 15  # behind the columns of `FoundRun`
 _sql = SqliteStatements("settle")
@@ -35,7 +34,7 @@ _renew = SqliteStatements("renew")
 
 
 class _SqliteSettle:
-    """What one call has to write and to tell."""
+    """Rows and feed entries that one call writes."""
 
     def __init__(self, tx: SqliteTransaction, now_ms: int) -> None:
         self.tx, self.now_ms = tx, now_ms
@@ -71,22 +70,22 @@ class _SqliteSettle:
         if outcome is not None and outcome.crashed:
             self.crashed.append((seq,))
 
-    def tell(self) -> None:
+    def add_entries(self) -> None:
         for version, some in by_version(self.ends).items():
             self.tx.counters_of(version).leased -= len(some)
-            self.tx.tell(version, Ended(tuple(some)))
-        self.tx.tell_arrived(self.arrived)
-        tell_notes(self.tx, self.notes)
+            self.tx.add_entry(version, Ended(tuple(some)))
+        self.tx.add_arrived(self.arrived)
+        add_notes_changed(self.tx, self.notes)
 
 
 def settle(tx: SqliteTransaction, items: Sequence[PreparedSettlement], now_ms: int) -> list[Answer]:
     rows = tx.rows(_sql.found, (ids_json([item.settlement.run_id for item in items]),))
     found = {row[0]: row for row in rows}
-    jobs = _standing_jobs(tx, items, found)
+    jobs = _existing_jobs(tx, items, found)
     batch = _SqliteSettle(tx, now_ms)
     answers = [_settle(batch, item, found, jobs) for item in items]
     batch.write()
-    batch.tell()
+    batch.add_entries()
     return answers
 
 
@@ -112,7 +111,7 @@ def _settle(batch: _SqliteSettle, item: PreparedSettlement, found: dict[str, Row
 
 
 def _settle_slowly(batch: _SqliteSettle, row: Row, item: PreparedSettlement, jobs: set[str]) -> None:
-    """With all its questions."""
+    """General path: apply every settlement rule to the stored row."""
     run = FoundRun._make(row[:VERSION])
     verdict = final(item.settlement.verdict, run.job_id, run.cancel, jobs)
     if isinstance(verdict, FINAL):
@@ -124,8 +123,8 @@ def _settle_slowly(batch: _SqliteSettle, row: Row, item: PreparedSettlement, job
         _hand_back(batch, run, row[VERSION], verdict, item)
 
 
-def _standing_jobs(tx: SqliteTransaction, items: Sequence[PreparedSettlement], found: dict[str, Row]) -> set[str]:
-    """The jobs that are there, of runs that may be tried again."""
+def _existing_jobs(tx: SqliteTransaction, items: Sequence[PreparedSettlement], found: dict[str, Row]) -> set[str]:
+    """The jobs that exist, of runs that may be tried again."""
     again = {item.settlement.run_id for item in items if not isinstance(item.settlement.verdict, FINAL)}
     if not again:
         return set()
@@ -134,7 +133,7 @@ def _standing_jobs(tx: SqliteTransaction, items: Sequence[PreparedSettlement], f
 
 
 def _take_dead_letters(batch: _SqliteSettle, job_id: str) -> int:
-    """Make history of the job's dead letters; answers how many they stood for."""
+    """Turn the job's dead letters into history; answers how many deaths they counted."""
     batch.write()
     row = batch.tx.row(_sql.dead_letters, (job_id,))
     assert row is not None
@@ -159,7 +158,7 @@ def _hand_back(batch: _SqliteSettle, run: FoundRun, version: int, verdict: Verdi
         batch.arrived.append((version, run.id))
     else:
         batch.tx.counters_of(version).ready += 1
-        batch.tx.rings |= RUNS
+        batch.tx.wakeups |= RUNS
 
 
 def _follow(batch: _SqliteSettle, item: PreparedSettlement) -> None:

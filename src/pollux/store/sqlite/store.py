@@ -1,390 +1,384 @@
-"""The handle on a SQLite store: it checks what comes in, sends each verb to its thread, and waits.
+"""Backend in one SQLite file: calls to the writer and reader threads, time, waits, and claims that cannot be decoded.
 
-Writing verbs go to the writer, reading ones to a reader; what comes back are rows, and they become values here, in the
-caller's loop, so that the writer is free for the next commit.
+Writing verbs go to the writer, reading ones to a reader.  Rows are decoded in the caller's loop, so that the writer is
+free for the next commit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
-import msgspec
-from msgspec.structs import replace
-
-from pollux.model import (
-    AuditLine,
-    FeedItem,
-    Job,
-    Node,
-    Note,
-    NotePut,
-    Plan,
-    QueueDepth,
-    Run,
-    Term,
-    Version,
-    check_version,
-)
-from pollux.store.contract import (
-    BATCH_MAX,
-    FEED_MAX,
-    LOSSES_MAX,
-    PAGE_MAX,
-    READY_MAX,
-    Advanced,
-    Answer,
-    Audit,
-    Capabilities,
-    Claimed,
-    Counts,
-    DumpPage,
-    Feed,
-    JobAnswer,
-    JobFilter,
-    JobPage,
-    JobPut,
-    LogPage,
-    Pruning,
-    Renewal,
-    Renewed,
-    RunAnswer,
-    RunFilter,
-    RunPage,
-    Settlement,
-)
-from pollux.store.decoding import BatchDecoder
-from pollux.store.dump_format import TermRecord, Tombstone, read_record
-from pollux.store.job_cache import JobReading
-from pollux.store.limits import (
-    check_batch,
-    check_first,
-    check_page,
-    check_plan,
-    check_pruning,
-    check_settlements,
-    checked_job,
-    checked_notes,
-)
+from pollux.clock import Clock, SystemClock
+from pollux.model import SCHEDULER_VERSION, AuditLine, FeedItem, Job, Note, NotePut, Plan, Run, check_version
+from pollux.store.backend import Look, MovedAway, Page
+from pollux.store.contract import Advanced, Answer, Audit, Capabilities, Claimed, Feed, Pruning, RunAnswer, Settlement
+from pollux.store.decoding import HandedBack
+from pollux.store.dump_format import TermRecord, Tombstone
+from pollux.store.handle import StoreHandle, has_answer
+from pollux.store.job_cache import JobCache
 from pollux.store.relational import rows
+from pollux.store.relational.rows import Row
 from pollux.store.relational.settle import prepare
-from pollux.store.relational.wakeup import ASKED, FEED, RUNS, WAKE
-from pollux.store.sqlite import jobs as job_verbs
-from pollux.store.sqlite import leases as lease_verbs
-from pollux.store.sqlite import listing as listing_verbs
-from pollux.store.sqlite import nodes as node_verbs
-from pollux.store.sqlite import notes as note_verbs
-from pollux.store.sqlite import plan as plan_verbs
-from pollux.store.sqlite import prune as prune_verbs
-from pollux.store.sqlite import records as record_verbs
-from pollux.store.sqlite import runs as run_verbs
-from pollux.store.sqlite import versions as version_verbs
-from pollux.store.sqlite.handle import Looked, SqliteHandle, is_enough
+from pollux.store.relational.wakeup import ASKED, FEED, RUNS, WAKE, Waiter
+from pollux.store.sqlite import claim, jobs, listing, nodes, notes, plan, records, runs
+from pollux.store.sqlite.calls import WriterCall
+from pollux.store.sqlite.claim import ClaimedRows
+from pollux.store.sqlite.database import Reader, SqliteDatabase
+from pollux.store.sqlite.disk_space import BEGINS, GROWS, RECORDS
+from pollux.store.sqlite.file_identity import FileIdentity
 from pollux.store.sqlite.settle import settle
-from pollux.store.sqlite.transaction import SqliteTransaction
+from pollux.store.sqlite.transaction import SqliteTransaction, WriteStats
 from pollux.store.sqlite.wakeup import SqliteListener
+from pollux.store.sqlite.writer import Writer
 from pollux.store.values import ClaimRequest
+from pollux.store.versions import shut
+
+DEADLINE_MS = 10_000
+SLACK_MS = 2_000  # of the handle after it: a refusal by the writer gives its reason
+LOOK_AGAIN_MS = 5_000  # a wait looks again at least so often
+VERSION_MS = 1_000  # and compares `data_version` so often, for wake-ups that were lost
+T = TypeVar("T")
+Verb = Callable[[SqliteTransaction], T]
 
 
-class SqliteStore(SqliteHandle):
+def wake(tx: SqliteTransaction) -> None:
+    tx.wakeups |= WAKE
+
+
+VERBS: dict[str, Callable[..., Any]] = {
+    verb.__name__: verb
+    for verb in (
+        *(jobs.put_jobs, jobs.delete_jobs, jobs.move_jobs, jobs.get_jobs, jobs.list_jobs, jobs.due),
+        *(runs.cancel, runs.revive, listing.get_runs, listing.list_runs, listing.counts, listing.lines, claim.renew),
+        *(notes.put_notes, notes.notes, nodes.beat, nodes.nodes, nodes.elect, nodes.resign, nodes.versions),
+        *(records.log, records.read_log, records.dump, records.load, wake),
+    )
+}
+TIMED = frozenset(  # verbs that take the time as their last argument
+    {*("delete_jobs", "cancel", "revive", "lines", "renew", "put_notes", "notes", "beat", "nodes", "elect"), "versions"}
+)
+SLOW = frozenset({"list_jobs", "list_runs", "read_log", "dump"})  # reads that may take long
+NEEDS = {"put_jobs": GROWS, "load": GROWS}  # refused first when disk space is short; other writes record what happened
+
+
+class SqliteOpenState:
+    """What is opened and closed, for a handle and those of other versions that were made from it."""
+
+    listener: SqliteListener
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.pid = 0
+
+
+class SqliteBackend:
     capabilities = Capabilities(name="sqlite")
 
+    def __init__(
+        self,
+        database: SqliteDatabase,
+        version: int,
+        opened: SqliteOpenState | None = None,
+        cache: JobCache | None = None,
+    ) -> None:
+        self.database, self.version = database, version
+        self.opened = opened or SqliteOpenState()
+        self.clock = database.clock
+        self._jobs, self._handed_back = cache or JobCache(), HandedBack(self.clock)
+        self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
+
     @property
-    def scheduler_version(self) -> int:
-        return self._version
+    def is_open(self) -> bool:
+        return self.opened.loop is not None
 
     async def open(self) -> None:
-        if self._door.loop is not None:
+        if self.is_open:
             return
         loop = asyncio.get_running_loop()
-        ready = self._database.join()
+        ready = self.database.join()
         try:
             await asyncio.wrap_future(ready)
         except BaseException:
-            self._database.leave()
+            self.database.leave()
             raise
-        self._door.ear = SqliteListener(self._database.bell, loop)
-        self._door.loop, self._door.pid = loop, os.getpid()
+        self.opened.listener = SqliteListener(self.database.notifier, loop)
+        self.opened.loop, self.opened.pid = loop, os.getpid()
 
     async def close(self) -> None:
-        if self._door.loop is None:
+        if not self.is_open:
             return
-        self._door.loop = None
-        if os.getpid() == self._door.pid:
-            self._door.ear.close()
-            for ended in self._database.leave():
+        self.opened.loop = None
+        if os.getpid() == self.opened.pid:
+            self.opened.listener.close()
+            for ended in self.database.leave():
                 await asyncio.wrap_future(ended)
 
-    def twin(self) -> SqliteStore:
-        options: Any = {"clock": self._clock, "deadline_ms": self._deadline_ms, "database": self._database}
-        return SqliteStore(self._database.path, **options, scheduler_version=self._version)
+    def twin(self) -> SqliteBackend:
+        return SqliteBackend(self.database, self.version)
 
-    def of_version(self, number: int) -> SqliteStore:
-        options: Any = {"clock": self._clock, "deadline_ms": self._deadline_ms, "database": self._database}
-        other = SqliteStore(self._database.path, **options, scheduler_version=number)
-        other._door, other._jobs, other._deadlines = self._door, self._jobs, self._deadlines
-        return other
+    def of_version(self, number: int) -> SqliteBackend:
+        return SqliteBackend(self.database, number, self.opened, self._jobs)
 
-    # jobs
+    # verbs
 
-    async def put_jobs(
-        self,
-        puts: Sequence[JobPut],
-        *,
-        audit: Audit[list[JobAnswer]] | None = None,
-        now_ms: int | None = None,  # noqa: ARG002  the contract's
-    ) -> list[JobAnswer]:
-        check_batch(puts, "jobs")
-        checked = [replace(put, job=checked_job(put.job)) for put in puts]
-        return await self._write(job_verbs.put_jobs, checked, audit=audit)
+    async def read(self, verb: str, *args: Any, now_ms: int | None = None) -> Any:
+        do, database = VERBS[verb], self.lanes()
+        if verb in TIMED:
+            args = (*args, self._now(now_ms))
+        answer = await self.send(database.slow if verb in SLOW else database.quick, lambda tx: do(tx, *args))
+        return self._decoded(answer) if verb == "dump" else answer
 
-    async def delete_jobs(
-        self,
-        ids: Sequence[str],
-        *,
-        reason: str = "",
-        audit: Audit[list[Answer]] | None = None,
-        now_ms: int | None = None,
-    ) -> list[Answer]:
-        check_batch(ids, "jobs")
-        return await self._write_at(now_ms, job_verbs.delete_jobs, ids, reason, audit=audit)
+    async def write(
+        self, verb: str, *args: Any, audit: Audit | None = None, now_ms: int | None = None, unless_moved: bool = False
+    ) -> Any:
+        do = VERBS[verb]
+        if verb in TIMED:
+            return await self._write_at(now_ms, do, *args, audit=audit, unless_moved=unless_moved)
+        need = NEEDS.get(verb, RECORDS)
+        return await self._write(lambda tx: do(tx, *args), audit=audit, unless_moved=unless_moved, need=need)
 
-    async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
-        check_batch(ids, "jobs")
-        found, reading = await self._read(job_verbs.get_jobs, ids), JobReading(self._jobs)
-        return reading.answer([reading.job(found[job_id]) if job_id in found else None for job_id in ids])
+    async def feed(self, limit: int, *, now_ms: int | None) -> Look[Feed]:
+        known = self._entries
+        found = await self.send(self.lanes().quick, lambda tx: plan.feed(tx, limit, list(known)))
+        items = tuple([known[row[0]] if row[1] is None else _feed_item(row) for row in found])
+        self._entries = {item.id: item for item in items}
+        return Look(Feed(items, self._now(now_ms)))
 
-    async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
-        limit = check_page(limit)
-        found = await self._list(job_verbs.list_jobs, where or JobFilter(), after, limit + 1)
-        reading, following = JobReading(self._jobs), found[limit - 1][0] if len(found) > limit else None
-        return reading.answer(JobPage(tuple(reading.jobs(found[:limit])), following))
-
-    async def move_jobs(
-        self,
-        ids: Sequence[str],
-        to: int,
-        *,
-        audit: Audit[list[Answer]] | None = None,
-        now_ms: int | None = None,  # noqa: ARG002  the contract's
-    ) -> list[Answer]:
-        check_batch(ids, "jobs")
-        return await self._write(job_verbs.move_jobs, ids, check_version(to), audit=audit)
-
-    async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
-        found, reading = await self._read(job_verbs.due, after, before_ms, limit), JobReading(self._jobs)
-        return reading.answer(reading.jobs(found))
-
-    # plan
-
-    async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
-
-        async def look(waited_ms: float) -> Looked[Feed]:
-            known = self._entries
-            found = await self._read(plan_verbs.feed, limit, list(known))
-            items = tuple([known[row[0]] if row[1] is None else _feed_item(row) for row in found])
-            self._entries = {item.id: item for item in items}
-            return Feed(items, self._now(now_ms, waited_ms)), bool(items), None
-
-        return await self._wait(FEED, look, wait_ms)
-
-    async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
-        check_plan(plan)
-        firings = [rows.checked_made_row(firing.run) for firing in plan.firings]
-        if plan.notes:
-            plan = replace(plan, notes=tuple(checked_notes(plan.notes)))
-        advanced = await self._write_at(now_ms, plan_verbs.advance, term, plan, firings)
-        for number in plan.consumed:  # who inserts by hand may get a number that was there before
+    async def advance(self, term: int, planned: Plan, *, now_ms: int | None) -> Advanced:
+        firings = [rows.checked_made_row(firing.run) for firing in planned.firings]
+        advanced = await self._write_at(now_ms, plan.advance, term, planned, firings, need=BEGINS)
+        for number in planned.consumed:  # an entry that was inserted by hand may get the number of a consumed one
             self._entries.pop(number, None)
         return advanced
 
-    # runs
-
     async def enqueue(
         self,
-        runs: Sequence[Run],
+        made: Sequence[Run],
+        puts: Sequence[NotePut],
         *,
-        notes: Sequence[NotePut] = (),
-        ready_max: int = READY_MAX,
-        unless_live: bool = False,
-        audit: Audit[list[RunAnswer]] | None = None,
-        now_ms: int | None = None,
+        ready_max: int,
+        unless_live: bool,
+        audit: Audit | None,
+        now_ms: int | None,
+        unless_moved: bool,
     ) -> list[RunAnswer]:
-        check_batch(runs, "runs")
-        made = rows.checked_made_rows(runs)
-        asked = (made, checked_notes(notes), ready_max, unless_live)
-        return await self._write_at(now_ms, run_verbs.enqueue, *asked, audit=audit)
+        args = rows.checked_made_rows(made), puts, ready_max, unless_live
+        return await self._write_at(now_ms, runs.enqueue, *args, audit=audit, unless_moved=unless_moved, need=GROWS)
 
-    async def claim(
-        self,
-        *,
-        node: str,
-        token: str,
-        limit: int,
-        lease_ms: int,
-        first: int = 1,
-        losses_max: int = LOSSES_MAX,
-        feed_max: int = FEED_MAX,
-        wait_ms: int = 0,
-        now_ms: int | None = None,
-    ) -> Claimed:
-        check_first(first)
-        asking = ClaimRequest(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
+    async def claim(self, request: ClaimRequest, *, now_ms: int | None) -> Look[Claimed]:
+        while True:
+            call = self.claim_call(request, now_ms)
+            self.lanes().writer.put(call)
+            claimed, is_all = await self.decode_claim(request, await call.future)
+            if claimed.runs or is_all:
+                look_again_ms = claimed.look_again_ms
+                return Look(claimed, None if look_again_ms is None else look_again_ms - claimed.now_ms)
 
-        async def look(waited_ms: float) -> Looked[Claimed]:
-            claimed = await self._take(asking, now_ms, waited_ms)
-            left_ms = None if claimed.look_again_ms is None else claimed.look_again_ms - claimed.now_ms
-            return claimed, is_enough(claimed), left_ms
+    def claim_call(self, request: ClaimRequest, now_ms: int | None) -> WriterCall:
+        def at(verb: Callable[[SqliteTransaction, ClaimRequest, int, int], T], tx: SqliteTransaction) -> T:
+            at_ms = self._now(now_ms)  # before the guard looks: it then knows of every jump that is in it
+            hold_ms = self.database.jumps.hold_ms(request.lease_ms) if now_ms is None else 0
+            return verb(tx, request, hold_ms, at_ms)
 
-        rest = partial(self._stand_by, asking) if now_ms is None else self._rest
-        return await self._wait(RUNS | ASKED, look, wait_ms, rest)
+        return self._call(partial(at, claim.claim), look=partial(at, claim.probe), need=BEGINS)
 
-    async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
-        check_batch(renewals, "renewals")
-        return await self._write_at(now_ms, lease_verbs.renew, renewals, lease_ms)
+    async def decode_claim(self, request: ClaimRequest, found: ClaimedRows) -> tuple[Claimed, bool]:
+        """What was claimed, and whether that is all: runs that cannot be decoded are settled first."""
+        hand_back = partial(self._handed_back.settlements, node=request.node, now_ms=found.now_ms)
+        claimed, settlements = claim.decode(found, request, self.version, self.job, hand_back)
+        if settlements:
+            await self._write_at(found.now_ms, settle, [prepare(each) for each in settlements])
+        return claimed, not settlements
 
-    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
-        check_settlements(settlements)
+    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None) -> list[Answer]:
         return await self._write_at(now_ms, settle, [prepare(settlement) for settlement in settlements])
 
-    async def cancel(
-        self,
-        *,
-        run_ids: Sequence[str] = (),
-        job_id: str | None = None,
-        reason: str = "",
-        audit: Audit[list[RunAnswer]] | None = None,
-        now_ms: int | None = None,
-    ) -> list[RunAnswer]:
-        check_batch(run_ids, "runs")
-        return await self._write_at(now_ms, run_verbs.cancel, run_ids, job_id, reason, audit=audit)
-
-    async def revive(
-        self, run_ids: Sequence[str], *, audit: Audit[list[RunAnswer]] | None = None, now_ms: int | None = None
-    ) -> list[RunAnswer]:
-        check_batch(run_ids, "runs")
-        return await self._write_at(now_ms, run_verbs.revive, run_ids, audit=audit)
-
-    async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
-        listed = await self._list(listing_verbs.list_runs, where or RunFilter(), after, check_page(limit))
-        reading = BatchDecoder("run", rows.run)
-        runs = [run for row in listed.rows if (run := reading(row, row[0])) is not None]
-        return reading.answer(RunPage(tuple(runs), listed.next))
-
-    async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
-        check_batch(ids, "runs")
-        found, reading = await self._read(listing_verbs.get_runs, ids), BatchDecoder("run", rows.run)
-        return reading.answer([reading(found[run_id], run_id) if run_id in found else None for run_id in ids])
-
-    async def now(self) -> int:
-        return self._clock.now_ms()
-
-    async def counts(self, *, all_versions: bool = False) -> Counts:
-        return await self._read(listing_verbs.counts, all_versions)
-
-    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
-        return await self._read(listing_verbs.lines, before, self._now(now_ms))
-
-    async def problems(self) -> tuple[str, ...]:
-        return self._lanes().writer.room.problems()
-
-    async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
-        check_pruning(what, is_told=audit is not None)
-        gone = await self._write(prune_verbs.prune, what, audit=audit)
+    async def prune(self, what: Pruning, *, audit: Audit | None, now_ms: int | None, unless_moved: bool) -> int:
+        gone = await self._write_at(now_ms, records.prune, what, audit=audit, unless_moved=unless_moved)
         if what.keep_per_job is not None and gone < what.limit:
-            excess = await self._list(prune_verbs.beyond, what.keep_per_job, what.limit - gone)
-            gone += await self._write(prune_verbs.drop, excess) if excess else 0
+            keep, limit = what.keep_per_job, what.limit - gone
+            excess = await self.send(self.lanes().slow, lambda tx: records.excess_runs(tx, keep, limit))
+            gone += await self._write(lambda tx: records.drop_runs(tx, excess)) if excess else 0
         return gone
 
-    # notes
+    @contextmanager
+    def listen(self, request: ClaimRequest | None, *, is_live: bool) -> Iterator[SqliteRest]:
+        self.lanes()
+        with self.opened.listener.listen(FEED if request is None else RUNS | ASKED) as waiter:
+            yield SqliteRest(self, waiter, request if is_live else None)
 
-    async def put_notes(
-        self, puts: Sequence[NotePut], *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
-    ) -> list[Answer]:
-        return await self._write_at(now_ms, note_verbs.put_notes, checked_notes(puts), audit=audit)
+    async def now(self) -> int:
+        return self.clock.now_ms()
 
-    async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
-        found = await self._read(note_verbs.notes, prefix, self._now(now_ms))
-        reading = BatchDecoder("note", rows.note)
-        return reading.answer([note for row in found if (note := reading(row, row[0])) is not None])
+    async def problems(self) -> tuple[str, ...]:
+        return self.lanes().writer.disk_space.problems()
 
-    # nodes and terms
+    # rows
 
-    async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
-        check_version(node.scheduler_version)
-        await self._write_at(now_ms, node_verbs.beat, node, ttl_ms)
+    def job(self, row: Row) -> Job:
+        return self._jobs.job(row)
 
-    async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
-        return rows.living(await self._read(node_verbs.nodes, self._now(now_ms)))
+    def run(self, row: Row) -> Run:
+        return rows.run(row)
 
-    async def leave(self, node_id: str) -> None:
-        await self._write(node_verbs.leave, node_id)
+    def note(self, row: Row) -> Note:
+        return rows.note(row)
 
-    async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
-        return await self._write_at(now_ms, node_verbs.elect, node_id, ttl_ms)
+    def _decoded(self, page: Page) -> Page:
+        return Page([(kind, self._record(kind, row)) for kind, row in page.rows], page.next)
 
-    async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:  # noqa: ARG002  the contract's
-        await self._write(node_verbs.resign, node_id, term)
-
-    # versions
-
-    async def versions(self, *, now_ms: int | None = None) -> list[Version]:
-        return await self._read(version_verbs.versions, self._now(now_ms))
-
-    async def drop_version(
-        self, number: int, *, audit: Audit[Answer] | None = None, now_ms: int | None = None
-    ) -> Answer:
-        return await self._write_at(now_ms, version_verbs.drop_version, check_version(number), audit=audit)
-
-    # wake-ups
-
-    async def wake(self) -> None:
-        await self._write(_wake)
-
-    # records
-
-    async def log(self, lines: Sequence[AuditLine]) -> None:
-        check_batch(lines, "lines")
-        await self._write(record_verbs.log, lines)
-
-    async def read_log(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
-        limit = check_page(limit)
-        if newest:
-            back = [AuditLine(*row) for row in await self._list(record_verbs.newest_log, after, limit + 1)]
-            return LogPage(tuple(reversed(back[:limit])), back[limit - 1].seq if len(back) > limit else None)
-        lines = [AuditLine(*row) for row in await self._list(record_verbs.read_log, after, limit + 1)]
-        return LogPage(tuple(lines[:limit]), lines[limit - 1].seq if len(lines) > limit else None)
-
-    async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
-        dumped = await self._list(record_verbs.dump, after, check_page(limit))
-        return DumpPage(tuple([(kind, self._record(kind, row)) for kind, row in dumped.rows]), dumped.next)
-
-    async def load(self, records: Sequence[tuple[str, Any]]) -> int:
-        check_batch(records, "records")
-        return await self._write(record_verbs.load, [read_record(kind, data) for kind, data in records])
-
-    def _record(self, kind: str, row: rows.Row) -> Any:
+    def _record(self, kind: str, row: Row) -> Any:
         match kind:
             case "term":
-                return msgspec.to_builtins(TermRecord(*row))
+                return TermRecord(*row)
             case "tomb":
-                return msgspec.to_builtins(Tombstone(*row))
+                return Tombstone(*row)
             case "job":
-                return msgspec.to_builtins(self._jobs.job(row))
+                return self.job(row)
             case "run":
-                return msgspec.to_builtins(rows.run(row))
+                return self.run(row)
             case "note":
-                return msgspec.to_builtins(rows.note(row))
+                return self.note(row)
             case _:
-                return msgspec.to_builtins(AuditLine(*row))
+                return AuditLine(*row)
+
+    # calls
+
+    def lanes(self) -> SqliteDatabase:
+        """The database, if this process may use it now."""
+        opened = self.opened
+        if opened.loop is None or os.getpid() != opened.pid:
+            raise shut(str(self.database.path), opened.pid, is_open=opened.loop is not None)
+        return self.database
+
+    async def send(self, lane: Writer | Reader, verb: Verb[T], *, need: int = RECORDS) -> T:
+        call = self._call(verb, need=need)
+        lane.put(call)
+        return cast("T", await call.future)
+
+    async def _write_at(
+        self,
+        now_ms: int | None,
+        verb: Callable[..., T],
+        *args: object,
+        audit: Audit | None = None,
+        unless_moved: bool = False,
+        need: int = RECORDS,
+    ) -> T:
+        """With the time as last argument: the store's own is taken when the write begins, not when it is called."""
+
+        def timed(tx: SqliteTransaction) -> T:
+            return verb(tx, *args, self._now(now_ms))
+
+        return await self._write(timed, audit=audit, unless_moved=unless_moved, need=need)
+
+    async def _write(
+        self, verb: Verb[T], *, audit: Audit | None = None, unless_moved: bool = False, need: int = RECORDS
+    ) -> T:
+        def whole(tx: SqliteTransaction) -> T:
+            if unless_moved and notes.is_sealed(tx):
+                raise MovedAway
+            answer = verb(tx)
+            if audit is not None:
+                records.log(tx, audit.of(cast("Any", answer)))
+            return answer
+
+        return await self.send(self.lanes().writer, whole, need=need)
+
+    def _call(self, verb: Verb[object], *, look: Verb[object] | None = None, need: int = RECORDS) -> WriterCall:
+        deadline = time.monotonic() + self.database.deadline_ms / 1000
+        loop, version = asyncio.get_running_loop(), self.version
+        look = None if look is None else partial(_in_version, version, look)
+        return WriterCall(partial(_in_version, version, verb), loop=loop, deadline=deadline, look=look, need=need)
+
+    def _now(self, now_ms: int | None) -> int:
+        return self.clock.now_ms() if now_ms is None else now_ms
 
 
-def _feed_item(row: rows.Row) -> FeedItem:
+class SqliteRest:
+    """A waiting call.
+
+    One that claims leaves its claim with the writer while it rests: the commit that makes a run ready runs that claim,
+    too, and no second commit is needed.
+    """
+
+    def __init__(self, backend: SqliteBackend, waiter: Waiter, request: ClaimRequest | None) -> None:
+        self._backend, self._waiter, self._request = backend, waiter, request
+        self._database = backend.database
+        self._generation = 0
+
+    def begin(self) -> None:
+        self._waiter.event.clear()
+        self._generation = self._database.generations.number
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._waiter.heard & (WAKE | ASKED))
+
+    async def rest(self, look: Look[Any], left_ms: float) -> Claimed | None:
+        nap_ms = max(1.0, min(left_ms, LOOK_AGAIN_MS, LOOK_AGAIN_MS if look.again_ms is None else look.again_ms))
+        if self._request is None:
+            await self._nap(nap_ms)
+            return None
+        call, writer = self._backend.claim_call(self._request, None), self._database.writer
+        call.future.add_done_callback(lambda _: self._waiter.event.set())
+        writer.park(call)
+        try:
+            await self._nap(nap_ms)
+        finally:
+            is_unused = writer.unpark(call)
+        if is_unused:
+            return None
+        claimed, _ = await self._backend.decode_claim(self._request, await call.future)
+        return claimed if has_answer(claimed) else None
+
+    async def _nap(self, nap_ms: float) -> None:
+        """Until a wake-up, or the nap is over, or another process has committed and its wake-up was lost."""
+        backend, database = self._backend, self._database
+        backend.opened.listener.watch()
+        while nap_ms > 0:
+            if await backend.clock.wait(self._waiter.event, min(nap_ms, VERSION_MS)) or not backend.is_open:
+                return
+            nap_ms -= VERSION_MS
+            if nap_ms > 0 and await backend.send(database.quick, database.generations.look) != self._generation:
+                return
+
+
+class SqliteStore(StoreHandle):
+    backend: SqliteBackend
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock | None = None,
+        deadline_ms: int = DEADLINE_MS,
+        allow_network: bool = False,
+        scheduler_version: int = SCHEDULER_VERSION,
+    ) -> None:
+        clock = clock or SystemClock()
+        place = FileIdentity(Path(path).absolute(), allow_network=allow_network)
+        backend = SqliteBackend(SqliteDatabase(place, clock, deadline_ms), check_version(scheduler_version))
+        super().__init__(backend, clock=clock, deadline_ms=deadline_ms + SLACK_MS)
+
+    @property
+    def stats(self) -> WriteStats:
+        """Counts of what this process did with the database so far."""
+        return self.backend.database.stats
+
+
+def _feed_item(row: Row) -> FeedItem:
     return FeedItem(row[0], rows.entry(row[1]))
 
 
-def _wake(tx: SqliteTransaction) -> None:
-    tx.rings |= WAKE
+def _in_version(version: int, verb: Verb[T], tx: SqliteTransaction) -> T:
+    """Calls of several handles share a transaction: each sets the version of its own."""
+    tx.version = version
+    return verb(tx)

@@ -1,4 +1,4 @@
-"""One write: its statements, the changes of the counters, the wake-ups that follow it.
+"""One read or write: its statements, the changes of the counters, the wake-ups that follow it.
 
 The counts of a version are one row of `counters`: read once and written once per transaction, however many verbs
 share it, so that `counts` costs one look and is exact.
@@ -14,16 +14,29 @@ from typing import Any
 import apsw
 
 from pollux.model import SCHEDULER_VERSION, Arrived, End, Ended, Entry
-from pollux.store.relational.rows import by_version, encode
+from pollux.store.relational.rows import Row, by_version, encode
+from pollux.store.relational.sql import StatementFolder
 from pollux.store.relational.wakeup import FEED
-from pollux.store.sqlite.sql import SqliteStatements
 
-Row = tuple[Any, ...]
 # The latest claims of this process by token, and what they got: the same claim again gets the same runs.  In memory,
-# because an answer can be lost only between the threads of one process, and whoever lost it asks that process again.
+# because an answer can be lost only between the threads of one process, and the claim is repeated in that process.
 Claims = dict[str, list[int]]
 ROWS_AT_ONCE = 10
 NUMBERS = 1 << 48  # entries of the feed have so many numbers in each version
+
+
+class SqliteStatements(StatementFolder):
+    """The statements of `queries/<verb>.sql` as attributes."""
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(__package__, verb)
+
+
+def ids_json(ids: Sequence[Any]) -> str:
+    """For `json_each`; as text, because a blob would be taken for SQLite's own binary form."""
+    return encode(ids).decode()
+
+
 _sql = SqliteStatements("counters")
 _versions = SqliteStatements("versions")
 
@@ -109,7 +122,7 @@ class SqliteCounters:
 class SqliteTransaction:
     """One write under way.  Begun, committed and undone by the writer alone."""
 
-    __slots__ = ("_befores", "_connection", "_counters_by_version", "_stats", "claims", "rings", "version")
+    __slots__ = ("_befores", "_connection", "_counters_by_version", "_stats", "claims", "version", "wakeups")
 
     def __init__(self, connection: apsw.Connection, stats: WriteStats, claims: Claims | None = None) -> None:
         self.claims: Claims = {} if claims is None else claims
@@ -117,8 +130,8 @@ class SqliteTransaction:
         self._stats = stats
         self._counters_by_version: dict[int, SqliteCounters] = {}
         self._befores: dict[int, Row] = {}
-        self.version = SCHEDULER_VERSION  # of the handle whose call it is just now
-        self.rings = 0
+        self.version = SCHEDULER_VERSION  # of the handle whose call runs now
+        self.wakeups = 0
 
     def rows(self, sql: str, bindings: Sequence[Any] = ()) -> list[Row]:
         self._stats.statements += 1
@@ -167,7 +180,7 @@ class SqliteTransaction:
 
     @property
     def counters(self) -> SqliteCounters:
-        """Of the version whose call it is just now."""
+        """Of the version whose call runs now."""
         return self.counters_of(self.version)
 
     @property
@@ -175,7 +188,7 @@ class SqliteTransaction:
         """Of all versions: what is dead, the stops, and the numbers of entries and notes."""
         return self.counters_of(SCHEDULER_VERSION)
 
-    def tell(self, version: int, entry: Entry) -> None:
+    def add_entry(self, version: int, entry: Entry) -> None:
         """Put an entry into the inbox of a version's leader."""
         counters, shared = self.counters_of(version), self.shared
         ends = len(entry.ends) if type(entry) is Ended else 0
@@ -184,20 +197,20 @@ class SqliteTransaction:
         counters.ends += ends
         first, last = feed_numbers(version)
         try:
-            self.write(_sql.tell, (first + shared.entries, ends, encode(entry)))
-        except apsw.ConstraintError:  # somebody else wrote an entry of that number: ours goes behind all
+            self.write(_sql.add_entry, (first + shared.entries, ends, encode(entry)))
+        except apsw.ConstraintError:  # inserted by hand with that number: ours becomes the last
             shared.entries = self.rows(_sql.highest, (first, last))[0][0] - first + 1
-            self.write(_sql.tell, (first + shared.entries, ends, encode(entry)))
-        self.rings |= FEED
+            self.write(_sql.add_entry, (first + shared.entries, ends, encode(entry)))
+        self.wakeups |= FEED
 
-    def tell_ends(self, ends: Sequence[tuple[int, End]]) -> None:
+    def add_ends(self, ends: Sequence[tuple[int, End]]) -> None:
         """Each with the version it ended in: one entry a version."""
         for version, some in by_version(ends).items():
-            self.tell(version, Ended(tuple(some)))
+            self.add_entry(version, Ended(tuple(some)))
 
-    def tell_arrived(self, run_ids: Sequence[tuple[int, str]]) -> None:
+    def add_arrived(self, run_ids: Sequence[tuple[int, str]]) -> None:
         for version, some in by_version(run_ids).items():
-            self.tell(version, Arrived(tuple(some)))
+            self.add_entry(version, Arrived(tuple(some)))
 
     def write_counters(self) -> None:
         """Write down what the counts became; the last thing before the commit."""

@@ -2,15 +2,15 @@
 
 After a commit the writer wakes the waiters of its own process directly, those of others by changing a few bytes of
 `<database>.bell`, which they watch with inotify.  (Watching the database itself would wake them before the commit
-can be seen.)  The file holds one counter per kind of bell, changed only under the write lock, so that a process can
-tell the changes of others from its own, and wakes only waiters of that kind.  Each process with the file open holds
-a shared lock on it, so that a process which is alone detects it, and does not write the file.
+can be seen.)  The file holds one counter per kind of wake-up, changed only under the write lock, so that a process can
+distinguish changes of others from its own, and wakes only waiters of that kind.  Each process with the file open holds
+a shared lock on it, so that a process which is alone detects that, and does not write the file.
 
 Wake-ups are hints: a waiting call also polls now and then.  None is lost in normal running, because a waiter is
 registered before it looks, and compares the counters once more after its watch is set.
 
-    listen ─▶ look: nothing ─▶ watch ─▶ compare ─▶ sleep ◀─ ring (own process) ◀─ commit
-                                                        ◀─ inotify ─ hear ◀── counters ◀── commit elsewhere
+    listen ─▶ look: nothing ─▶ watch ─▶ compare ─▶ sleep ◀─ notify (own process) ◀─ commit
+                                                        ◀─ inotify ─ poll ◀── counters ◀── commit elsewhere
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class SqliteNotifier:
         self.path = path
         self._fd = open_private(path)
         self._guard = threading.Lock()
-        self._sits = _sit(self._fd)
-        self._known = self._read()  # after that: what is rung from now on is rung for us, too
-        self._ears: tuple[SqliteListener, ...] = ()
+        self._is_registered = _register(self._fd)
+        self._known = self._read()  # after the lock: other processes write the file from then on
+        self._listeners: tuple[SqliteListener, ...] = ()
 
-    def ring(self, kinds: int) -> None:
-        """Tell everybody, everywhere.  Only while the write lock is held: the counters are read, then written."""
-        if self._sits and _is_alone(self._fd):
+    def notify(self, kinds: int) -> None:
+        """Wake all listeners of all processes.  Only while the write lock is held: counters are read, then written."""
+        if self._is_registered and _is_alone(self._fd):
             self._deliver(kinds)
             return
         with self._guard:
@@ -61,8 +61,8 @@ class SqliteNotifier:
             os.pwrite(self._fd, _COUNTERS.pack(*self._known), 0)
         self._deliver(kinds | others)
 
-    def hear(self) -> None:
-        """Pass on what other processes rang since we last looked."""
+    def poll(self) -> None:
+        """Wake the listeners here for what other processes have signalled since the last look."""
         with self._guard:
             found = self._read()
             others = _changed(self._known, found)
@@ -70,20 +70,20 @@ class SqliteNotifier:
         if others:
             self._deliver(others)
 
-    def add(self, ear: SqliteListener) -> None:
+    def add(self, listener: SqliteListener) -> None:
         with self._guard:
-            self._ears = (*self._ears, ear)
+            self._listeners = (*self._listeners, listener)
 
-    def drop(self, ear: SqliteListener) -> None:
+    def drop(self, listener: SqliteListener) -> None:
         with self._guard:
-            self._ears = tuple(other for other in self._ears if other is not ear)
+            self._listeners = tuple(other for other in self._listeners if other is not listener)
 
     def close(self) -> None:
         os.close(self._fd)
 
     def _deliver(self, kinds: int) -> None:
-        for ear in self._ears:
-            ear.ring(kinds)
+        for listener in self._listeners:
+            listener.notify(kinds)
 
     def _read(self) -> tuple[int, ...]:
         data = os.pread(self._fd, _COUNTERS.size, 0)
@@ -91,18 +91,18 @@ class SqliteNotifier:
 
 
 class SqliteListener:
-    """The waiters of one event loop, and its watch on the bell file while anybody sleeps."""
+    """The waiters of one event loop, and its watch on the file while any of them sleeps."""
 
-    def __init__(self, bell: SqliteNotifier, loop: asyncio.AbstractEventLoop) -> None:
-        self._bell, self._loop = bell, loop
+    def __init__(self, notifier: SqliteNotifier, loop: asyncio.AbstractEventLoop) -> None:
+        self._notifier, self._loop = notifier, loop
         self._waiters: set[Waiter] = set()
-        self._kinds = 0  # that anybody here waits for
-        self._watch = _FileWatch(bell.path)
-        bell.add(self)
+        self._kinds = 0  # that waiters here wait for
+        self._watch = _FileWatch(notifier.path)
+        notifier.add(self)
 
     @contextmanager
     def listen(self, kinds: int) -> Iterator[Waiter]:
-        """A waiter that hears every ring from now on."""
+        """A waiter that gets every wake-up from now on."""
         waiter = Waiter(kinds)
         self._waiters.add(waiter)
         self._kinds |= waiter.kinds
@@ -112,33 +112,33 @@ class SqliteListener:
             self._waiters.discard(waiter)
             self._kinds = reduce(or_, (other.kinds for other in self._waiters), 0)
             if not self._waiters:
-                self._watch.rest()
+                self._watch.stop()
 
-    def prick(self) -> None:
-        """Before going to sleep: from here on nothing that another process rings is missed."""
-        if self._watch.stand(self._loop, self._on_change):
-            self._bell.hear()
+    def watch(self) -> None:
+        """Before going to sleep: from here on no wake-up from another process is missed."""
+        if self._watch.start(self._loop, self._on_change):
+            self._notifier.poll()
 
-    def ring(self, kinds: int) -> None:
+    def notify(self, kinds: int) -> None:
         """From any thread."""
         if kinds & self._kinds:
             try:
                 self._loop.call_soon_threadsafe(self.wake, kinds)
-            except RuntimeError:  # the loop is closed: nobody sleeps there any more
-                self._bell.drop(self)
+            except RuntimeError:  # the loop is closed, and its waiters with it
+                self._notifier.drop(self)
 
     def wake(self, kinds: int) -> None:
         for waiter in self._waiters:
             waiter.hear(kinds)
 
     def close(self) -> None:
-        self._bell.drop(self)
+        self._notifier.drop(self)
         self.wake(WAKE)
         self._watch.close(self._loop)
 
     def _on_change(self) -> None:
         self._watch.drain()
-        self._bell.hear()
+        self._notifier.poll()
 
 
 class _FileWatch:
@@ -147,11 +147,11 @@ class _FileWatch:
     def __init__(self, path: Path) -> None:
         self._path = os.fsencode(path)
         self._fd = -1
-        self._mark = -1  # the watch itself, while it stands
+        self._mark = -1  # the watch itself, while there is one
         self._libc: ctypes.CDLL | None = None
         self._is_broken = False
 
-    def stand(self, loop: asyncio.AbstractEventLoop, on_change: Callable[[], None]) -> bool:
+    def start(self, loop: asyncio.AbstractEventLoop, on_change: Callable[[], None]) -> bool:
         """Watch from now on; true if the watch is new."""
         if self._mark >= 0 or self._is_broken:
             return False
@@ -163,11 +163,11 @@ class _FileWatch:
             if self._mark < 0:
                 raise OSError(ctypes.get_errno(), "inotify_add_watch")
         except (OSError, AttributeError, NotImplementedError):
-            self._is_broken = True  # looking again now and then must do
+            self._is_broken = True  # waiters poll now and then
             self.close(loop)
         return self._mark >= 0
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         if self._mark >= 0 and self._libc is not None:
             self._libc.inotify_rm_watch(self._fd, self._mark)
             self._mark = -1
@@ -194,17 +194,17 @@ class _FileWatch:
         loop.add_reader(self._fd, on_change)
 
 
-def _sit(fd: int) -> bool:
-    """Hold the lock that says: somebody listens.  It ends with the process, however that ends."""
+def _register(fd: int) -> bool:
+    """Hold the lock by which other processes see that this one listens.  It ends with the process."""
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0))
-    except (AttributeError, OSError):  # not Linux: ring always
+    except (AttributeError, OSError):  # not Linux: always write the file
         return False
     return True
 
 
 def _is_alone(fd: int) -> bool:
-    """Would anybody mind if we wanted it for us alone?"""
+    """Could this process have an exclusive lock?"""
     found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
     return bool(_FLOCK.unpack(found)[0] == fcntl.F_UNLCK)
 

@@ -13,7 +13,7 @@ import apsw
 
 from pollux.store.sqlite.transaction import WriteStats
 
-BUSY_MS = 5_000  # for programs that do not know our lock
+BUSY_MS = 5_000  # for programs that do not use the write lock
 CHECKPOINT_PAGES = 1_000
 TIGHT_PAGES = 32  # when room is short
 TRUNCATE_PAGES = 8_192  # 32 MB of log
@@ -26,7 +26,7 @@ class Wal:
         self._stats = stats
         self._connection: apsw.Connection
         self._due_at = CHECKPOINT_PAGES
-        self.pages = 0  # that are not carried over
+        self.pages = 0  # without a checkpoint so far
 
     def watch(self, connection: apsw.Connection) -> None:
         self._connection = connection
@@ -36,15 +36,15 @@ class Wal:
         return self.pages >= (TIGHT_PAGES if is_tight else self._due_at)
 
     def growth_bytes(self, path: Path) -> int:
-        """How much the database file will grow when all is carried over; a half has used its bytes twice."""
+        """How much the database file will grow with the checkpoint of all; a half has used its bytes twice."""
         pages = self._connection.pragma("page_count")
         size = self._connection.pragma("page_size")
         assert isinstance(pages, int)
         assert isinstance(size, int)
         return pages * size - path.stat().st_size
 
-    def carry_over(self) -> None:
-        """What can be; `pages` are then those that have to stay because somebody reads them or there is no room."""
+    def checkpoint(self) -> None:
+        """As far as possible; `pages` are then those that stay because a reader needs them or the disk is full."""
         self._stats.checkpoints += 1
         try:
             log, done = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -56,7 +56,7 @@ class Wal:
         self.pages = 0 if log == done else self.pages
 
     def truncate(self) -> None:
-        """Carry all of it over and give its bytes back, unless somebody reads just now."""
+        """Checkpoint all of it and free its bytes, unless a reader is active."""
         timeout = self._connection.set_busy_timeout
         timeout(0)
         try:

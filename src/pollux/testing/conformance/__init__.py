@@ -5,7 +5,7 @@
     class TestMyStore(StoreContract):
         @pytest.fixture
         async def store(self):
-            store = MyStore(...)
+            store = StoreHandle(MyBackend(...))
             await store.open()
             yield store
             await store.close()
@@ -32,12 +32,13 @@ from pollux.testing.conformance.enqueue import EnqueueContract  # noqa: E402
 from pollux.testing.conformance.firings import FiringContract, OverlapContract  # noqa: E402
 from pollux.testing.conformance.hand_back import HandBackContract, TriedContract  # noqa: E402
 from pollux.testing.conformance.handle import HandleContract  # noqa: E402
-from pollux.testing.conformance.job_moves import DropVersionContract, MoveJobsContract  # noqa: E402
+from pollux.testing.conformance.job_moves import MoveJobsContract, PruneVersionContract  # noqa: E402
 from pollux.testing.conformance.jobs import DueContract, JobsContract  # noqa: E402
 from pollux.testing.conformance.keys import UniqueKeyContract  # noqa: E402
 from pollux.testing.conformance.learning import LearntContract  # noqa: E402
 from pollux.testing.conformance.listing import ListingContract  # noqa: E402
 from pollux.testing.conformance.lost_leases import LostLeaseContract  # noqa: E402
+from pollux.testing.conformance.moved_store import MovedStoreContract  # noqa: E402
 from pollux.testing.conformance.notes import NoteContract  # noqa: E402
 from pollux.testing.conformance.overlap import OverlappingContract, UnlessLiveContract  # noqa: E402
 from pollux.testing.conformance.plan import PlanContract  # noqa: E402
@@ -75,6 +76,7 @@ class StoreContract(
     UnreadContract,
     LearntContract,
     AloneContract,
+    MovedStoreContract,
     PlanContract,
     TermContract,
     NodeContract,
@@ -92,7 +94,7 @@ class StoreContract(
     ConcurrencyContract,
     PartitionContract,
     MoveJobsContract,
-    DropVersionContract,
+    PruneVersionContract,
 ):
     """All groups in one."""
 
@@ -105,7 +107,6 @@ __all__ = [
     "ConcurrencyContract",
     "CrashContract",
     "DeadLetterContract",
-    "DropVersionContract",
     "DueContract",
     "EnqueueContract",
     "EnqueuedRunsContract",
@@ -120,6 +121,7 @@ __all__ = [
     "LostLeaseContract",
     "MoveContract",
     "MoveJobsContract",
+    "MovedStoreContract",
     "NodeContract",
     "NoteContract",
     "OddDataContract",
@@ -130,6 +132,7 @@ __all__ = [
     "PlanContract",
     "ProgressContract",
     "PruneContract",
+    "PruneVersionContract",
     "RenewContract",
     "SettleContract",
     "StoreContract",

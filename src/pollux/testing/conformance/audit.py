@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pollux.errors import InvalidInput
 from pollux.model import AuditLine, Ended, NotePut, chained
-from pollux.store.contract import Answer, JobPut, Pruning, Store
+from pollux.store.contract import Answer, Audit, JobPut, Pruning, Store
 from pollux.testing.conformance.builders import (
     T0,
     a_job,
@@ -30,18 +31,9 @@ from pollux.testing.conformance.contract import Contract
 MANY = 600  # runs of one job, more than a store may change at once
 
 
-class AuditCapture:
-    """Makes audit lines, and records what it was last called with."""
-
-    def __init__(self, action: str) -> None:
-        self.line = AuditLine(T0, "anna", action, "this", "and that")
-        self.told: Any = None
-
-    def __call__(self, told: Any) -> Sequence[AuditLine]:
-        self.told = told
-        items = told if isinstance(told, list) else [told]
-        done = [item for item in items if item in (Answer.OK, True) or getattr(item, "answer", None) is Answer.OK]
-        return [self.line] if done else []
+def told(action: str) -> Audit:
+    """One line for a whole call."""
+    return Audit((AuditLine(T0, "anna", action, "this", "and that"),))
 
 
 async def _runs(store: Store) -> None:
@@ -72,8 +64,15 @@ CHANGES: dict[str, tuple[Callable[[Store], Awaitable[None]], Change]] = {
     "revive": (_runs, lambda s, audit: s.revive(["dead"], audit=audit, now_ms=T0)),
     "prune": (_runs, lambda s, audit: s.prune(Pruning(ids=("done",)), audit=audit)),
     "put_notes": (_jobs, lambda s, audit: s.put_notes([NotePut("n", {"by": "anna"})], audit=audit, now_ms=T0)),
-    "drop_version": (_version, lambda s, audit: s.drop_version(7, audit=audit, now_ms=T0)),
+    "prune of a version": (_version, lambda s, audit: s.prune(Pruning(version=7), audit=audit, now_ms=T0)),
 }
+
+
+def count_of(answer: Any) -> int:
+    """How many items of a call were done."""
+    if isinstance(answer, int):
+        return answer
+    return [getattr(each, "answer", each) for each in answer].count(Answer.OK)
 
 
 async def assert_whole(store: Store) -> tuple[AuditLine, ...]:
@@ -90,51 +89,65 @@ class OnRecordContract(Contract):
         prepare, do = CHANGES[change]
         await prepare(store)
         await store.log([AuditLine(t0, "anna", "before", "it")])
-        scribe = AuditCapture(change)
 
-        answer = await do(store, scribe)
+        answer = await do(store, told(change))
 
-        assert scribe.told == answer
-        assert [line.action for line in await assert_whole(store)] == ["before", change]
+        before, line = await assert_whole(store)
+        assert (before.action, before.count) == ("before", 0)
+        assert replace(line, seq=0, chain="") == replace(told(change).lines[0], count=count_of(answer))
 
     @pytest.mark.parametrize("change", list(CHANGES))
     async def test_the_same_again_adds_no_line(self, store: Store, t0: int, change: str) -> None:
         prepare, do = CHANGES[change]
         await prepare(store)
-        await do(store, AuditCapture(change))
+        await do(store, told(change))
 
-        again = await do(store, AuditCapture(change))
+        again = await do(store, told(change))
 
-        assert Answer.OK not in (again if isinstance(again, list) else [again])
+        assert count_of(again) == 0
         assert [line.action for line in await assert_whole(store)] == [change]
 
-    async def test_each_of_a_batch_is_told_of_as_it_was_answered(self, store: Store, t0: int) -> None:
+    async def test_each_item_of_a_batch_has_its_own_line(self, store: Store, t0: int) -> None:
+        """Only those that were done; items behind the last line have none."""
         await given_jobs(store, "there", "same")
         puts = [JobPut(a_job("there", priority=1), revision=0), JobPut(a_job("same")), JobPut(a_job("new"))]
-        given_answers = await store.put_jobs(
-            puts, audit=lambda said: [AuditLine(t0, "anna", str(each.answer), each.id) for each in said], now_ms=t0
-        )
+        audit = Audit(tuple(AuditLine(t0, "anna", "put", put.job.id) for put in puts), each=True)
 
-        assert answers(given_answers) == [Answer.CONFLICT, Answer.ALREADY, Answer.OK]
-        assert [(line.action, line.subject) for line in await assert_whole(store)] == [
-            ("conflict", "there"),
-            ("already", "same"),
-            ("ok", "new"),
-        ]
+        given_answers = await store.put_jobs([*puts, JobPut(a_job("more"))], audit=audit, now_ms=t0)
 
-    async def test_what_nobody_tells_of_is_done_all_the_same(self, store: Store, t0: int) -> None:
-        await store.put_jobs([JobPut(a_job("a"))], audit=lambda _: [], now_ms=t0)
+        assert answers(given_answers) == [Answer.CONFLICT, Answer.ALREADY, Answer.OK, Answer.OK]
+        assert [(line.subject, line.count) for line in await assert_whole(store)] == [("new", 0)]
+
+    async def test_a_line_of_a_batch_tells_how_many_were_done(self, store: Store, t0: int) -> None:
+        await given_jobs(store, "a")
+
+        await store.put_jobs([JobPut(a_job(name)) for name in "abc"], audit=told("put"), now_ms=t0)
+
+        assert [line.count for line in await assert_whole(store)] == [2]
+
+    async def test_a_change_without_lines_is_done_all_the_same(self, store: Store, t0: int) -> None:
+        await store.put_jobs([JobPut(a_job("a"))], audit=Audit(()), now_ms=t0)
 
         assert (await the_job(store, "a")).revision == 1
         assert await assert_whole(store) == ()
 
+    async def test_a_line_of_any_characters_keeps_its_hash(self, store: Store, t0: int) -> None:
+        """Where the hash is made in the server it is that of the same bytes, of any length."""
+        texts = ["", "ä€𐍈", '"\\\n\t/', "\x01\x1e", *("x" * length for length in (55, 56, 63, 64, 119, 120, 1_000))]
+        lines = tuple(AuditLine(t0 + n, "anna", "put", text, text) for n, text in enumerate(texts))
+
+        await store.put_jobs([JobPut(a_job("a"))], audit=Audit(lines), now_ms=t0)
+
+        assert [line.detail for line in await assert_whole(store)] == texts
+
     async def test_changes_at_once_leave_a_whole_chain(self, store: Store, t0: int) -> None:
         await _runs(store)
-        changes = [do for name, (_, do) in CHANGES.items() if name not in {"delete_jobs", "move_jobs", "drop_version"}]
+        others = {"delete_jobs", "move_jobs", "prune of a version"}
+        changes = [do for name, (_, do) in CHANGES.items() if name not in others]
 
         await asyncio.gather(
-            *(do(store, AuditCapture("do")) for do in changes),
-            *(store.put_jobs([JobPut(a_job(f"job{n}"))], audit=AuditCapture("put"), now_ms=t0) for n in range(8)),
+            *(do(store, told("do")) for do in changes),
+            *(store.put_jobs([JobPut(a_job(f"job{n}"))], audit=told("put"), now_ms=t0) for n in range(8)),
             store.log([AuditLine(t0, "b", "x", "y")]),
         )
 
@@ -146,35 +159,31 @@ class OnRecordContract(Contract):
         """By its id, and as one of its job."""
         await given(store, a_run("a"), a_run("b"), a_run("c"))
         await forget_feed(store)
-        scribe = AuditCapture("cancel")
 
-        given_answers = await store.cancel(run_ids=["b"], job_id="job", audit=scribe, now_ms=t0)
+        given_answers = await store.cancel(run_ids=["b"], job_id="job", audit=told("cancel"), now_ms=t0)
 
         assert [(each.id, each.answer) for each in given_answers] == [(name, Answer.OK) for name in "bac"]
-        assert scribe.told == given_answers
+        assert [line.count for line in await assert_whole(store)] == [3]
         [entry] = await entries(store, Ended)
         assert sorted(end.run_id for end in entry.ends) == ["a", "b", "c"]
 
     async def test_a_job_of_many_runs_is_cancelled_in_one_line(self, store: Store, t0: int) -> None:
         names = await self.crowd(store)
-        scribe = AuditCapture("cancel")
 
-        given_answers = await store.cancel(job_id="job", audit=scribe, now_ms=t0)
+        given_answers = await store.cancel(job_id="job", audit=told("cancel"), now_ms=t0)
 
         assert [(each.id, each.answer) for each in given_answers] == [(name, Answer.OK) for name in names]
-        assert answers(scribe.told) == answers(given_answers)
-        assert {each.id for each in scribe.told} <= {*names, ""}, "of some in their number alone"
-        assert len(await assert_whole(store)) == 1
+        assert [line.count for line in await assert_whole(store)] == [MANY]
         assert await self.left(store) == 0
 
     async def test_a_job_of_many_runs_is_deleted_in_one_line(self, store: Store, t0: int) -> None:
         await self.crowd(store)
         await given_jobs(store, "small")
 
-        given_answers = await store.delete_jobs(["job", "small", "nobody"], audit=AuditCapture("delete"), now_ms=t0)
+        given_answers = await store.delete_jobs(["job", "small", "nobody"], audit=told("delete"), now_ms=t0)
 
         assert given_answers == [Answer.OK, Answer.OK, Answer.LOST]
-        assert len(await assert_whole(store)) == 1
+        assert [line.count for line in await assert_whole(store)] == [2]
         assert await self.left(store) == 0
         assert await store.get_jobs(["job", "small"]) == [None, None]
 
@@ -182,7 +191,7 @@ class OnRecordContract(Contract):
         names = await self.crowd(store)
         await given(store, a_run("other", "small"))
 
-        given_answers = await store.move_jobs(["job", "small"], 7, audit=AuditCapture("move"), now_ms=t0)
+        given_answers = await store.move_jobs(["job", "small"], 7, audit=told("move"), now_ms=t0)
 
         assert given_answers == [Answer.OK, Answer.OK]
         assert len(await assert_whole(store)) == 1
@@ -196,7 +205,7 @@ class OnRecordContract(Contract):
 
         for name, value in old.items():
             with pytest.raises(InvalidInput, match="ids"):
-                await store.prune(Pruning(ids=("done",), **{name: value}), audit=AuditCapture("prune"))
+                await store.prune(Pruning(ids=("done",), **{name: value}), audit=told("prune"))
 
         assert await store.get_runs(["done"]) != [None]
         assert await assert_whole(store) == ()

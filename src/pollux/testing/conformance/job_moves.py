@@ -25,7 +25,7 @@ from pollux.model import (
     Release,
     RunState,
 )
-from pollux.store.contract import Answer, RunFilter, Store
+from pollux.store.contract import Answer, Pruning, RunFilter, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
     T0,
@@ -54,6 +54,11 @@ from pollux.testing.conformance.builders import (
 from pollux.testing.conformance.contract import Contract
 from pollux.testing.conformance.versions import OTHER, another, due_ids, fired, moved
 from pollux.testing.conformance.waits import soon
+
+
+async def pruned(store: Store, now_ms: int) -> int:
+    """Prune the other version; return how many went."""
+    return await store.prune(Pruning(version=OTHER), now_ms=now_ms)
 
 
 class MoveJobsContract(Contract):
@@ -388,7 +393,7 @@ class MoveJobsContract(Contract):
         assert {version for version, _ in done} == {SCHEDULER_VERSION, OTHER}
 
 
-class DropVersionContract(Contract):
+class PruneVersionContract(Contract):
     """The list of versions, and the end of one."""
 
     async def test_a_version_is_there_once_it_has_a_job_a_node_or_a_leader(self, store: Store, t0: int) -> None:
@@ -415,38 +420,38 @@ class DropVersionContract(Contract):
         [_, there] = await store.versions(now_ms=t0 + 30)
         assert (there.term, there.leader) == (2, "")
 
-    async def test_a_version_with_a_job_cannot_be_dropped(self, store: Store, t0: int) -> None:
+    async def test_a_version_with_a_job_is_not_pruned(self, store: Store, t0: int) -> None:
         await given_jobs(another(store), "job")
 
-        assert await store.drop_version(OTHER, now_ms=t0) is Answer.CONFLICT
+        assert await pruned(store, t0) == 0
         await moved(store, "job", to=SCHEDULER_VERSION)
-        assert await store.drop_version(OTHER, now_ms=t0) is Answer.OK
+        assert await pruned(store, t0) == 1
 
     @pytest.mark.parametrize("state", ["leased", "cancelled"])
-    async def test_a_version_with_a_live_run_cannot_be_dropped(self, store: Store, t0: int, state: str) -> None:
+    async def test_a_version_with_a_live_run_is_not_pruned(self, store: Store, t0: int, state: str) -> None:
         """Its job was deleted, the run is still leased."""
         run = await leased(another(store), a_run("a", "other"))
         await store.delete_jobs(["other"], now_ms=t0)
 
-        assert await store.drop_version(OTHER, now_ms=t0) is Answer.CONFLICT
+        assert await pruned(store, t0) == 0
         if state == "cancelled":
             await store.cancel(run_ids=["a"], now_ms=t0)
-            assert await store.drop_version(OTHER, now_ms=t0) is Answer.CONFLICT
+            assert await pruned(store, t0) == 0
         assert await store.settle([settlement(run, Done())], now_ms=t0) == [Answer.OK]
-        assert await store.drop_version(OTHER, now_ms=t0) is Answer.OK
+        assert await pruned(store, t0) == 1
 
-    async def test_a_version_that_is_led_cannot_be_dropped(self, store: Store, t0: int) -> None:
+    async def test_a_version_that_is_led_is_not_pruned(self, store: Store, t0: int) -> None:
         await another(store).elect("n", ttl_ms=1_000, now_ms=t0)
 
-        assert await store.drop_version(OTHER, now_ms=t0 + 999) is Answer.CONFLICT
-        assert await store.drop_version(OTHER, now_ms=t0 + 1_000) is Answer.OK
+        assert await pruned(store, t0 + 999) == 0
+        assert await pruned(store, t0 + 1_000) == 1
 
-    async def test_a_dropped_version_is_gone_with_what_stood_in_its_feed(self, store: Store, t0: int) -> None:
+    async def test_a_pruned_version_goes_with_its_unread_feed(self, store: Store, t0: int) -> None:
         await given_jobs(store, "job")
         await finished(another(store), a_run("a", "other"))
         await store.delete_jobs(["other"], now_ms=t0)
 
-        assert await store.drop_version(OTHER, now_ms=t0) is Answer.OK
+        assert await pruned(store, t0) == 1
 
         assert [version.number for version in await store.versions(now_ms=t0)] == [SCHEDULER_VERSION]
         counts = await another(store).counts()
@@ -454,26 +459,26 @@ class DropVersionContract(Contract):
         assert await entries(store, JobsPut) == [JobsPut(("job",), 1)]
         assert (await the_run(store, "a")).scheduler_version == OTHER
 
-    async def test_nobody_is_told_anything_in_a_dropped_version(self, store: Store, t0: int) -> None:
+    async def test_a_pruned_version_gets_no_feed_entries(self, store: Store, t0: int) -> None:
         await given_jobs(another(store), "job")
         await moved(store, "job", to=SCHEDULER_VERSION)
-        await store.drop_version(OTHER, now_ms=t0)
+        await pruned(store, t0)
 
         await store.put_notes([NotePut("x", 1)], now_ms=t0)
 
         assert (await another(store).counts()).feed == 0
 
-    async def test_a_version_that_is_not_there_is_lost(self, store: Store, t0: int) -> None:
-        assert await store.drop_version(OTHER, now_ms=t0) is Answer.LOST
+    async def test_a_version_is_pruned_once(self, store: Store, t0: int) -> None:
+        assert await pruned(store, t0) == 0
         await given_jobs(another(store), "job")
         await moved(store, "job", to=SCHEDULER_VERSION)
-        assert await store.drop_version(OTHER, now_ms=t0) is Answer.OK
-        assert await store.drop_version(OTHER, now_ms=t0) is Answer.LOST
+        assert await pruned(store, t0) == 1
+        assert await pruned(store, t0) == 0
 
-    async def test_terms_rise_over_a_dropped_version(self, store: Store, t0: int) -> None:
+    async def test_terms_rise_over_a_pruned_version(self, store: Store, t0: int) -> None:
         """An earlier leader is still fenced if the version is created again."""
         first = await another(store).elect("old", ttl_ms=10, now_ms=t0)
-        assert await store.drop_version(OTHER, now_ms=t0 + 10) is Answer.OK
+        assert await pruned(store, t0 + 10) == 1
 
         again = await another(store).elect("new", ttl_ms=10, now_ms=t0 + 20)
 

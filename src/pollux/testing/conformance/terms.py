@@ -179,8 +179,8 @@ class NodeContract(Contract):
         await store.beat(Node("n1"), ttl_ms=45_000, now_ms=t0)
         await leased(store, node="n1")
 
-        await store.leave("n1")
-        await store.leave("nobody")
+        await store.beat(Node("n1"), ttl_ms=0, now_ms=t0)
+        await store.beat(Node("other"), ttl_ms=0, now_ms=t0)
 
         assert await store.nodes(now_ms=t0) == []
         assert (await store.counts()).leased == 1

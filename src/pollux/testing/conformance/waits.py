@@ -11,7 +11,7 @@ import pytest
 
 from pollux.errors import StoreError
 from pollux.model import Back, Earlier, Ended, Plan, Release
-from pollux.store.contract import Answer, Claimed, Store
+from pollux.store.contract import Answer, Claimed, Pruning, Store
 from pollux.testing.conformance.builders import LEASE_MS, a_run, entries, given, given_jobs, ids, settlement
 from pollux.testing.conformance.contract import Contract
 
@@ -53,7 +53,7 @@ async def dropped(store: Store) -> Store:
     there = store.of_version(OTHER)
     await given_jobs(there, "old")
     await store.delete_jobs(["old"])
-    assert await store.drop_version(OTHER) is Answer.OK
+    assert await store.prune(Pruning(version=OTHER)) == 1
     return there
 
 
@@ -212,7 +212,7 @@ class WaitContract(Contract):
         held = await there.claim(node="owner", token="held", limit=len(PAUSES_S), lease_ms=600_000)
         asked = iter(held.runs)
         assert await store.move_jobs(["job"], store.scheduler_version) == [Answer.OK]
-        assert await store.drop_version(OTHER) is Answer.OK
+        assert await store.prune(Pruning(version=OTHER)) == 1
 
         async def rings(pause_s: float) -> bool:
             claim = waiting(there, node="owner", token=f"t{pause_s}")

@@ -135,6 +135,7 @@ CREATE TABLE log (
   action TEXT NOT NULL,
   subject TEXT NOT NULL,
   detail TEXT NOT NULL,
+  count INTEGER NOT NULL,
   chain TEXT NOT NULL
 ) STRICT;
 

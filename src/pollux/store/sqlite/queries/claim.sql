@@ -1,5 +1,5 @@
 -- One look at everything that decides whether there is work: no lock, no write.
--- name: look
+-- name: probe
 SELECT
   (SELECT visible_ms FROM runs WHERE state = 1 AND version = ?1 AND priority = 1 ORDER BY visible_ms LIMIT 1),
   (SELECT visible_ms FROM runs WHERE state = 1 AND version = ?1 AND priority = 2 ORDER BY visible_ms LIMIT 1),

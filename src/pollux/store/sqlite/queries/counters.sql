@@ -7,7 +7,7 @@ SET held = ?, ready = ?, leased = ?, dead = ?, feed = ?, ends = ?, jobs = ?, ent
     clock_ms = ?
 WHERE version = ?;
 
--- name: tell
+-- name: add_entry
 INSERT INTO feed (id, ends, body) VALUES (?, ?, ?);
 
 -- name: highest

@@ -12,7 +12,7 @@ FROM runs WHERE seq > ? ORDER BY seq LIMIT ?;
 SELECT key, value, revision, expires_ms FROM notes WHERE key > ? ORDER BY key LIMIT ?;
 
 -- name: log
-SELECT at_ms, actor, action, subject, detail, seq, chain FROM log WHERE seq > ? ORDER BY seq LIMIT ?;
+SELECT at_ms, actor, action, subject, detail, count, seq, chain FROM log WHERE seq > ? ORDER BY seq LIMIT ?;
 
 -- name: tomb
 SELECT n, id, revision, last_due_ms FROM tombs WHERE n > ? ORDER BY n LIMIT ?;

@@ -1,7 +1,7 @@
--- name: stands
+-- name: current
 SELECT number, holder, until_ms, ttl_ms FROM term WHERE version = ?;
 
--- What nearly every election is: the holder goes on, in one statement.
+-- The usual election: the holder renews its term, in one statement.
 -- name: renew
 UPDATE term SET until_ms = ?1 + ?2, ttl_ms = ?2
 WHERE version = ?4 AND holder = ?3 AND until_ms > ?1 AND until_ms <= ?1 + ttl_ms RETURNING number;

@@ -27,7 +27,7 @@ UPDATE runs
 SET state = ?, held_reason = ?, visible_ms = ?, settled = ?, owner = '', lease_until_ms = 0
 WHERE seq = ?;
 
--- Of what the schedule fired (cause 0): what somebody asked for is theirs to revive or drop.
+-- Of what the schedule fired (cause 0): forced and enqueued runs stay, to be revived or dropped by hand.
 -- name: dead_letters
 SELECT count(*), coalesce(sum(deaths), 0) FROM runs INDEXED BY runs_dead WHERE job_id = ? AND history_class = 2 AND cause = 0;
 

@@ -37,7 +37,7 @@ SELECT term.version, c.held, c.ready, c.leased, (SELECT sum(dead) FROM counters)
   iif(until_ms > ?, holder, '')
 FROM term JOIN counters AS c ON c.version = term.version WHERE in_use = 1 ORDER BY term.version;
 
--- name: stands
+-- name: usage
 SELECT in_use, holder <> '' AND until_ms > ?2 FROM term WHERE version = ?1;
 
 -- name: unread

@@ -1,33 +1,35 @@
-"""The verbs of delivery: claim (which also takes back what was lost) and renew.
+"""Verbs of delivery: claim (which also takes back lost leases) and renew.
 
 A claim first looks, without a lock and without a transaction; only if something is there does it become a write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pollux.model import PROGRESS_CHARS_MAX, End
-from pollux.store.contract import Answer, Renewal, Renewed
+from pollux.model import PROGRESS_CHARS_MAX, End, Job, Run
+from pollux.store.contract import Answer, Claimed, Renewal, Renewed, Settlement
+from pollux.store.decoding import UNREADABLE, LeasedRow
+from pollux.store.relational import rows
+from pollux.store.relational.claim import CLAIMS_MAX, LOST_MAX, HandBack, decode_claim, first_of, lose
 from pollux.store.relational.feed_entries import JOB_GONE
-from pollux.store.relational.leases import CLAIMS_MAX, LOST_MAX, first_of, lose
 from pollux.store.relational.rows import DEAD, LEASED, READY, Row
 from pollux.store.relational.wakeup import RUNS
 from pollux.store.sqlite.jobs import get_jobs
 from pollux.store.sqlite.runs import cancel_waiting
-from pollux.store.sqlite.sql import SqliteStatements, ids_json
-from pollux.store.sqlite.transaction import Claims, SqliteTransaction
+from pollux.store.sqlite.transaction import Claims, SqliteStatements, SqliteTransaction, ids_json
 from pollux.store.values import ClaimRequest
 
 SEQ, ID, JOB, DUE, CAUSE, GATED, FENCE = 0, 1, 2, 3, 4, 10, 12  # places in the row of a ready run
+WHOLE_FENCE, WHOLE_TOKEN = 17, 18  # and in a whole row
 
 _claim = SqliteStatements("claim")
 _renew = SqliteStatements("renew")
 
 
 class ClaimedRows(NamedTuple):
-    """What a claim got, still as rows: those of a first delivery short, as they were; the others whole, as they are."""
+    """What a claim leased, as rows: those of a first delivery short, as they were; the others whole, as they are."""
 
     answer: Answer
     runs: list[Row]
@@ -36,6 +38,33 @@ class ClaimedRows(NamedTuple):
     stops: int
     look_again_ms: int | None
     now_ms: int
+
+
+def decode(
+    found: ClaimedRows, request: ClaimRequest, version: int, job_of: Callable[[Row], Job], hand_back: HandBack
+) -> tuple[Claimed, list[Settlement]]:
+    """The answer, and the settlements of the runs that cannot be decoded or whose job cannot be."""
+    until_ms, whole = found.now_ms + request.lease_ms, found.whole
+
+    def run_of(row: Row) -> Run:
+        if row[SEQ] in whole:
+            return rows.run(whole[row[SEQ]][1:])
+        return rows.leased_run(row, request.token, request.node, until_ms, version)
+
+    def leased(row: Row) -> LeasedRow:
+        stored = whole.get(row[SEQ])
+        fence, token = (1, f"{request.token}:1") if stored is None else stored[WHOLE_FENCE : WHOLE_TOKEN + 1]
+        return LeasedRow(row[ID], token, row[JOB], fence)
+
+    settlements: list[Settlement] = []
+    try:
+        jobs = {job_id: job_of(row) for job_id, row in found.jobs.items()}
+        runs = [run_of(row) for row in found.runs]
+    except UNREADABLE:
+        by_one = [(leased(row), row) for row in found.runs]
+        runs, jobs, settlements = decode_claim(by_one, run_of, found.jobs, job_of, hand_back)
+    claimed = Claimed(found.answer, tuple(runs), jobs, found.stops, found.look_again_ms, found.now_ms)
+    return claimed, settlements
 
 
 class _ClaimProbe(NamedTuple):
@@ -51,12 +80,12 @@ class _ClaimProbe(NamedTuple):
         return first_of(self.visible_ms, self.ends_ms, hold_until_ms)
 
 
-def look(tx: SqliteTransaction, asking: ClaimRequest, hold_ms: int, now_ms: int) -> ClaimedRows | None:
+def probe(tx: SqliteTransaction, request: ClaimRequest, hold_ms: int, now_ms: int) -> ClaimedRows | None:
     """The answer to a claim that has nothing to do; None: it has to write."""
-    seen = _look(tx, asking.token)
+    seen = _probe(tx, request.token)
     if seen.is_again or seen.clock_ms > now_ms:
         return None
-    if seen.ends > asking.feed_max:
+    if seen.ends > request.feed_max:
         return ClaimedRows(Answer.FULL, [], {}, {}, seen.stops, None, now_ms)
     first_ms = seen.first_ms(now_ms + hold_ms if hold_ms else None)
     if first_ms is not None and first_ms <= now_ms:
@@ -64,32 +93,32 @@ def look(tx: SqliteTransaction, asking: ClaimRequest, hold_ms: int, now_ms: int)
     return ClaimedRows(Answer.OK, [], {}, {}, seen.stops, first_ms, now_ms)
 
 
-def _look(tx: SqliteTransaction, token: str) -> _ClaimProbe:
-    row = tx.row(_claim.look, (tx.version,))
+def _probe(tx: SqliteTransaction, token: str) -> _ClaimProbe:
+    row = tx.row(_claim.probe, (tx.version,))
     assert row is not None
     return _ClaimProbe(row[:3], row[3], token in tx.claims, *row[4:])
 
 
-def claim(tx: SqliteTransaction, asking: ClaimRequest, hold_ms: int, now_ms: int) -> ClaimedRows:
-    """`hold_ms`: for how long no lease may be taken back, because the clock has leapt."""
-    if again := _again(tx, asking.token, now_ms):
+def claim(tx: SqliteTransaction, request: ClaimRequest, hold_ms: int, now_ms: int) -> ClaimedRows:
+    """`hold_ms`: for how long no lease may be taken back, because the clock jumped forwards."""
+    if again := _again(tx, request.token, now_ms):
         whole = {row[SEQ]: row for row in again}
         return ClaimedRows(Answer.OK, again, whole, _jobs_of(tx, again), tx.shared.stops, None, now_ms)
-    if tx.counters.ends > asking.feed_max:
+    if tx.counters.ends > request.feed_max:
         return ClaimedRows(Answer.FULL, [], {}, {}, tx.shared.stops, None, now_ms)
-    ends = _take_back(tx, asking.losses_max, now_ms, can_reclaim=hold_ms == 0)
-    runs, jobs = _take(tx, asking, ends, now_ms)
-    tx.tell_ends(ends)
+    ends = _take_back(tx, request.losses_max, now_ms, can_reclaim=hold_ms == 0)
+    runs, jobs = _take(tx, request, ends, now_ms)
+    tx.add_ends(ends)
     if runs:
         whole = _whole(tx, [row[SEQ] for row in runs if row[FENCE]])
         return ClaimedRows(Answer.OK, runs, whole, jobs, tx.shared.stops, None, now_ms)
-    seen = _look(tx, asking.token)
+    seen = _probe(tx, request.token)
     first_ms = seen.first_ms(now_ms + hold_ms if hold_ms else None)
     return ClaimedRows(Answer.OK, [], {}, {}, tx.shared.stops, first_ms, now_ms)
 
 
 def _again(tx: SqliteTransaction, token: str, now_ms: int) -> list[Row]:
-    """What the same claim got before, as far as its leases still stand."""
+    """What the same claim got before, as far as its leases are live."""
     taken = _whole(tx, tx.claims.get(token, ())).values()
     return [row for row in taken if row[18] == f"{token}:{row[17]}" and row[20] > now_ms]
 
@@ -103,19 +132,19 @@ def _jobs_of(tx: SqliteTransaction, runs: Sequence[Row]) -> dict[str, Row]:
 
 
 def _take(
-    tx: SqliteTransaction, asking: ClaimRequest, ends: list[tuple[int, End]], now_ms: int
+    tx: SqliteTransaction, request: ClaimRequest, ends: list[tuple[int, End]], now_ms: int
 ) -> tuple[list[Row], dict[str, Row]]:
     runs: list[Row] = []
     jobs: dict[str, Row] = {}
-    for priority in asking.order:
-        while len(runs) < asking.limit:
-            found = tx.rows(_claim.ready, (tx.version, priority, now_ms, asking.limit - len(runs)))
+    for priority in request.order:
+        while len(runs) < request.limit:
+            found = tx.rows(_claim.ready, (tx.version, priority, now_ms, request.limit - len(runs)))
             if not found:
                 break
             jobs.update(_jobs_of(tx, found))
             orphans = [row for row in found if row[JOB] not in jobs]
             if not orphans:
-                _lease(tx, asking, found, now_ms)
+                _lease(tx, request, found, now_ms)
                 runs += found
                 break
             waiting = [
@@ -123,7 +152,7 @@ def _take(
             ]
             ends += cancel_waiting(tx, waiting, JOB_GONE, now_ms)
     if runs:
-        _remember(tx.claims, asking.token, [row[SEQ] for row in runs])
+        _remember(tx.claims, request.token, [row[SEQ] for row in runs])
     return runs, jobs
 
 
@@ -134,9 +163,9 @@ def _remember(claims: Claims, token: str, seqs: list[int]) -> None:
         del claims[next(iter(claims))]
 
 
-def _lease(tx: SqliteTransaction, asking: ClaimRequest, runs: Sequence[Row], now_ms: int) -> None:
+def _lease(tx: SqliteTransaction, request: ClaimRequest, runs: Sequence[Row], now_ms: int) -> None:
     seqs = ids_json([row[SEQ] for row in runs])
-    tx.write(_claim.lease, (asking.token, asking.node, now_ms + asking.lease_ms, asking.lease_ms, seqs))
+    tx.write(_claim.lease, (request.token, request.node, now_ms + request.lease_ms, request.lease_ms, seqs))
     tx.counters.ready -= len(runs)
     tx.counters.leased += len(runs)
     tx.counters.clock_ms = max(tx.counters.clock_ms, now_ms)
@@ -156,12 +185,12 @@ def _take_back(tx: SqliteTransaction, losses_max: int, now_ms: int, *, can_recla
 
 
 def _lose(tx: SqliteTransaction, row: Row, losses_max: int, now_ms: int) -> End:
-    """A lease ended without a settlement.  The token goes: whoever held it comes too late."""
+    """A lease ended without a settlement.  The token is cleared: its owner settles too late."""
     loss = lose(row, losses_max, now_ms)
     tx.counters.leased -= 1
     if loss.state == READY:
         tx.counters.ready += 1
-        tx.rings |= RUNS
+        tx.wakeups |= RUNS
     is_dead = loss.state == DEAD
     tx.shared.dead += is_dead
     finished_ms = None if loss.history_class is None else now_ms
@@ -172,22 +201,22 @@ def _lose(tx: SqliteTransaction, row: Row, losses_max: int, now_ms: int) -> End:
 
 def renew(tx: SqliteTransaction, renewals: Sequence[Renewal], lease_ms: int, now_ms: int) -> list[Renewed]:
     found = {row[0]: row for row in tx.rows(_renew.found, (ids_json([renewal.run_id for renewal in renewals]),))}
-    answers, standing, told = [], [], []
+    answers, extended, progress = [], [], []
     versions: set[int] = set()
     for renewal in renewals:
         row = found.get(renewal.run_id)
         if row is None or row[3] != LEASED or row[2] != renewal.token:
             answers.append(Renewed(Answer.LOST))
         else:
-            standing.append((now_ms + lease_ms, lease_ms, row[1]))
+            extended.append((now_ms + lease_ms, lease_ms, row[1]))
             versions.add(row[5])
             if renewal.progress:
-                told.append((renewal.progress[:PROGRESS_CHARS_MAX], row[1]))
+                progress.append((renewal.progress[:PROGRESS_CHARS_MAX], row[1]))
             answers.append(Renewed(Answer.OK, row[4]))
-    if standing:
-        tx.write_many(_renew.extend, standing)
-        if told:
-            tx.write_many(_renew.progress, told)
+    if extended:
+        tx.write_many(_renew.extend, extended)
+        if progress:
+            tx.write_many(_renew.progress, progress)
         for counters in [tx.counters_of(version) for version in versions]:
             counters.clock_ms = max(counters.clock_ms, now_ms)
     return answers

@@ -1,30 +1,19 @@
-"""The guard of a store bounds and counts calls, and changes nothing else."""
+"""The handle bounds and counts the calls of every store alike."""
 
 import asyncio
 import inspect
 
 import pytest
 
-from pollux.clock import FakeClock, SystemClock
+from pollux.clock import FakeClock
 from pollux.errors import StoreBusy, StoreError, StoreTimeout
 from pollux.model import Back
+from pollux.store.backend import READS, WRITES, Backend
 from pollux.store.contract import Answer, Store
-from pollux.store.guard import VERBS, Guarded
+from pollux.store.handle import VERBS, StoreHandle
 from pollux.store.memory import MemoryStore
 from pollux.testing import FaultyStore
-from pollux.testing.conformance import StoreContract
 from pollux.testing.conformance.builders import a_run, answers, claim, given_jobs, ids, leased, settlement
-
-
-class TestGuardedStore(StoreContract):
-    """Behind the wrapper the contract holds, word for word."""
-
-    @pytest.fixture
-    async def store(self):
-        store = Guarded(MemoryStore(), clock=SystemClock())
-        await store.open()
-        yield store
-        await store.close()
 
 
 @pytest.fixture
@@ -35,97 +24,98 @@ async def faulty():
     await store.close()
 
 
-def test_every_verb_of_the_contract_is_wrapped():
-    verbs = {name for name, verb in vars(Store).items() if inspect.iscoroutinefunction(verb)}
+def test_the_handle_has_every_verb_of_the_contract():
+    for name in VERBS:
+        assert inspect.signature(getattr(StoreHandle, name)) == inspect.signature(getattr(Store, name))
 
-    assert verbs == set(VERBS)
-    for name in verbs | {"twin"}:
-        assert inspect.signature(getattr(Guarded, name)) == inspect.signature(getattr(Store, name)) or name == "twin"
+
+def test_every_verb_reaches_the_backend_by_one_way():
+    """By its name through `read` or `write`, or as a primitive of its own."""
+    primitives = {name for name, method in vars(Backend).items() if inspect.iscoroutinefunction(method)}
+
+    assert READS | WRITES | (primitives - {"read", "write"}) == set(VERBS)
+    assert not READS & WRITES
+    assert not (READS | WRITES) & primitives
 
 
 async def test_calls_and_errors_are_counted_by_verb(faulty):
-    store = Guarded(faulty, clock=SystemClock())
     faulty.fail("counts", StoreBusy("locked"))
 
     with pytest.raises(StoreBusy):
-        await store.counts()
-    await store.counts()
-    await store.counts()
+        await faulty.counts()
+    await faulty.counts()
+    await faulty.counts()
 
-    assert (store.calls["counts"].calls, store.calls["counts"].errors) == (3, 1)
-    assert store.calls["claim"].calls == 0
+    assert (faulty.call_stats["counts"].calls, faulty.call_stats["counts"].errors) == (3, 1)
+    assert faulty.call_stats["claim"].calls == 0
 
 
 async def test_milliseconds_are_summed_and_the_longest_kept(faulty):
-    clock = FakeClock()
-    store = Guarded(faulty, clock=clock)
+    clock = faulty.clock = FakeClock()
     for ms in (30, 70):
         gate = asyncio.Event()
         faulty.delay("counts", gate)
-        call = asyncio.ensure_future(store.counts())
+        call = asyncio.ensure_future(faulty.counts())
         await clock.advance(ms)
         gate.set()
         await call
 
-    assert (store.calls["counts"].total_ms, store.calls["counts"].max_ms) == (100, 70)
+    assert (faulty.call_stats["counts"].total_ms, faulty.call_stats["counts"].max_ms) == (100, 70)
 
 
 async def test_a_call_without_an_answer_ends_at_its_deadline_and_says_so(faulty):
-    store = Guarded(faulty, clock=SystemClock(), deadline_ms=50)
+    faulty.deadline_ms = 50
     faulty.delay("settle", asyncio.Event())
 
     with pytest.raises(StoreTimeout, match=r"settle within 50 ms.*may have taken effect.*same ids"):
-        await store.settle([])
+        await faulty.settle([])
 
-    assert store.calls["settle"].errors == 1
+    assert faulty.call_stats["settle"].errors == 1
 
 
 async def test_a_wait_comes_on_top_of_the_deadline(faulty):
-    store = Guarded(faulty, clock=SystemClock(), deadline_ms=1_500)
+    faulty.deadline_ms = 1_500
 
     claimed, feed = await asyncio.gather(
-        store.claim(node="n", token="t", limit=1, lease_ms=1_000, wait_ms=1_600), store.feed(limit=1, wait_ms=1_600)
+        faulty.claim(node="n", token="t", limit=1, lease_ms=1_000, wait_ms=1_600), faulty.feed(limit=1, wait_ms=1_600)
     )
 
     assert (claimed.answer, claimed.runs, feed.items) == (Answer.OK, (), ())
 
 
 async def test_a_timeout_of_the_store_itself_is_not_taken_for_ours(faulty):
-    store = Guarded(faulty, clock=SystemClock())
     faulty.fail("counts", TimeoutError("a socket of the store"))
 
     with pytest.raises(TimeoutError, match="socket") as caught:
-        await store.counts()
+        await faulty.counts()
 
     assert not isinstance(caught.value, StoreError)
 
 
 async def test_a_call_that_is_cancelled_stays_cancelled(faulty):
-    store = Guarded(faulty, clock=SystemClock())
     faulty.delay("counts", asyncio.Event())
-    call = asyncio.ensure_future(store.counts())
+    call = asyncio.ensure_future(faulty.counts())
     await asyncio.sleep(0)
 
     call.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert store.calls["counts"].errors == 0
+    assert faulty.call_stats["counts"].errors == 0
 
 
 async def test_after_a_lost_answer_the_same_call_again_settles_it(faulty):
-    store = Guarded(faulty, clock=SystemClock())
-    await given_jobs(store, "job")
+    await given_jobs(faulty, "job")
     faulty.lose_answer("enqueue")
 
     with pytest.raises(StoreTimeout):
-        await store.enqueue([a_run("a")])
+        await faulty.enqueue([a_run("a")])
 
-    assert answers(await store.enqueue([a_run("a")])) == [Answer.ALREADY]
+    assert answers(await faulty.enqueue([a_run("a")])) == [Answer.ALREADY]
 
 
 async def test_the_calls_of_a_twin_are_counted_with_the_others():
-    store = Guarded(MemoryStore(), clock=SystemClock())
+    store = MemoryStore()
     await store.open()
     twin = store.twin()
     await twin.open()
@@ -133,7 +123,7 @@ async def test_the_calls_of_a_twin_are_counted_with_the_others():
     run = await leased(store)
     await twin.settle([settlement(run, Back())])
 
-    assert store.calls["settle"].calls == 1
+    assert store.call_stats["settle"].calls == 1
     assert ids(await claim(twin)) == [run.id]
     await twin.close()
     await store.close()
