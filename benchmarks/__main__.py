@@ -1,4 +1,4 @@
-"""`python -m benchmarks [names] [--quick] [--rounds N] [--json FILE]`: measure, show progress, print two tables."""
+"""`python -m benchmarks [names] [--quick] [--before CHECKOUT] …`: measure, show progress, print two tables."""
 
 from __future__ import annotations
 
@@ -38,13 +38,20 @@ BENCHES = {
     "postgres-stock": "claims on PostgreSQL at a small and at a large stock",
 }
 LONG = {"soak": "one server under load and faults for 20 minutes: does anything grow?"}  # only if it is named
+PAIRS = 10  # "no slower than before" is the median of so many
 SERVERS = ("redis", "postgres")  # each stands for all its benches
 MODULES = {"http": "http_targets"}  # where the name of the bench is not enough for a file
 
 
 def main() -> int:
     options = read_options()
-    session = Session(quick=options.quick, rounds=options.rounds, folder=options.folder, minutes=options.minutes)
+    session = Session(
+        quick=options.quick,
+        rounds=options.rounds,
+        folder=options.folder,
+        minutes=options.minutes,
+        before=options.before,
+    )
     about = machine(options.folder or Path(tempfile.gettempdir()))
     print(about, file=sys.stderr, flush=True)
     if os.getloadavg()[0] > 1.0:
@@ -110,13 +117,23 @@ def read_options() -> argparse.Namespace:
     parser.add_argument(
         "--folder", type=Path, metavar="DIR", help="where the stores lie (default: the temporary folder)"
     )
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="CHECKOUT",
+        help="measure our systems in pairs, here and in this earlier checkout, set up by its own `make .venv/.bench`",
+    )
     options = parser.parse_args()
     options.names = named(options.names)
     unknown = [name for name in options.names if name not in BENCHES | LONG]
     if unknown:
         parser.error(f"no bench is called {unknown[0]!r}; there are {', '.join(BENCHES | LONG)}")
     if options.rounds is None:
-        options.rounds = 1 if options.quick else 5
+        options.rounds = PAIRS if options.before else 1 if options.quick else 5
+    if options.before is not None:
+        options.before = options.before.resolve()
+        if not (options.before / ".venv" / "bin" / "python").is_file():
+            parser.error(f"--before: {options.before} has no .venv; cure: make -C {options.before} .venv/.bench")
     if options.rounds < 1:
         parser.error("--rounds: at least 1")
     return options

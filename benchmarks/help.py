@@ -8,18 +8,17 @@ import time
 from functools import partial
 from pathlib import Path
 
-from benchmarks.session import Session
+from benchmarks.session import Session, python_of
 
 CEILING = 5.0
 TIMES = 10
 
 
 def measure(session: Session) -> None:
-    pollux = Path(sys.executable).with_name("pollux")
     found = session.interleave(
         {
             "python -c pass": partial(timed, [sys.executable, "-c", "pass"]),
-            "pollux --help": partial(timed, [str(pollux), "--help"]),
+            "pollux --help": lambda: timed([str(Path(python_of(session.root)).with_name("pollux")), "--help"]),
         },
         rounds=TIMES,
     )

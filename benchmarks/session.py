@@ -23,6 +23,9 @@ from benchmarks.report import Bound, Figure
 REPOSITORY = Path(__file__).parents[1]
 TIMEOUT_S = 300
 END_S = 30  # a child that was asked to end has this long
+OURS = "pollux"  # how the names of our own systems begin
+MORE_IS_BETTER = {"rate"}  # of all other figures less is
+SLACK = 0.05  # "no slower than before", as the median of the pairs
 Rounds = dict[str, list[dict[str, float]]]
 
 
@@ -31,6 +34,11 @@ def stolen_s() -> float:
     with suppress(OSError, IndexError), Path("/proc/stat").open() as stat:
         return float(stat.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
     return 0.0
+
+
+def python_of(root: Path) -> str:
+    """The interpreter of a checkout; this one's is the running one."""
+    return sys.executable if root == REPOSITORY else str(root / ".venv" / "bin" / "python")
 
 
 class ChildBroke(Exception):
@@ -43,18 +51,20 @@ class Child:
     To the system it is a child of the thread that made it, and dies with that: make it in one that stays.
     """
 
-    def __init__(self, function: Callable[..., Any], arguments: Mapping[str, Any], *, timeout_s: float) -> None:
+    def __init__(
+        self, function: Callable[..., Any], arguments: Mapping[str, Any], *, timeout_s: float, root: Path = REPOSITORY
+    ) -> None:
         self.name = f"{function.__module__}:{function.__qualname__}"
         self._deadline = time.monotonic() + timeout_s
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the child
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.child", str(os.getpid()), self.name, json.dumps(arguments)],
+            [python_of(root), "-m", "benchmarks.child", str(os.getpid()), self.name, json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            cwd=REPOSITORY,
+            cwd=root,
             env={key: value for key, value in os.environ.items() if not key.startswith("POLLUX_")},
         )
         threading.Thread(target=self._read, daemon=True).start()
@@ -106,10 +116,16 @@ class Child:
 
 
 class Session:
-    """What every bench is handed: its options, a place to measure in, and where to put what it found."""
+    """What every bench is handed: its options, a place to measure in, and where to put what it found.
 
-    def __init__(self, *, quick: bool, rounds: int, folder: Path | None, minutes: float = 20) -> None:
+    With `before`, an earlier checkout, our systems are measured in pairs: here and there, one after the other.
+    """
+
+    def __init__(
+        self, *, quick: bool, rounds: int, folder: Path | None, minutes: float = 20, before: Path | None = None
+    ) -> None:
         self.quick, self.rounds, self.folder, self.minutes = quick, rounds, folder, minutes
+        self.before, self.root = before, REPOSITORY
         self.bench = ""
         self.figures: list[Figure] = []
         self.bounds: list[Bound] = []
@@ -135,7 +151,7 @@ class Session:
 
     @contextmanager
     def child(self, function: Callable[..., Any], *, timeout_s: float = TIMEOUT_S, **arguments: Any) -> Iterator[Child]:
-        child = Child(function, arguments, timeout_s=timeout_s)
+        child = Child(function, arguments, timeout_s=timeout_s, root=self.root)
         try:
             yield child
         finally:
@@ -147,18 +163,46 @@ class Session:
             return child.answer()
 
     def interleave(self, systems: Mapping[str, Callable[[], dict[str, float]]], *, rounds: int | None = None) -> Rounds:
-        """Every system once, then every system again, ...: what disturbs the machine disturbs them all."""
+        """Every system once, then every system again, ...: what disturbs the machine disturbs them all.
+
+        With an earlier checkout peers run once, and each of our systems in both checkouts, in alternating order.
+        """
         found: Rounds = {name: [] for name in systems}
         count = self.rounds if rounds is None else rounds
         for number in range(1, count + 1):
             for name, measure in systems.items():
-                began, stolen = time.monotonic(), stolen_s()
-                seen = measure()
-                taken = (stolen_s() - stolen) / (time.monotonic() - began)
-                found[name].append(seen)
-                shown = ", ".join(f"{what} {value:,.4g}" for what, value in seen.items())
-                self.say(f"round {number} of {count}, {name}: {shown} (stolen {taken:.1%} of a core)")
+                is_ours = name.startswith(OURS)
+                if self.before is None or (number == 1 and not is_ours):
+                    found[name].append(self._round(measure, f"round {number} of {count}, {name}"))
+                elif is_ours:
+                    pair = {REPOSITORY: name, self.before: f"{name}, before"}
+                    for root in sorted(pair, reverse=number % 2 == 0, key=lambda root: root != REPOSITORY):
+                        self.root = root
+                        seen = self._round(measure, f"round {number} of {count}, {pair[root]}")
+                        found.setdefault(pair[root], []).append(seen)
+                    self.root = REPOSITORY
+        self._compare(found)
         return found
+
+    def _round(self, measure: Callable[[], dict[str, float]], name: str) -> dict[str, float]:
+        began, stolen = time.monotonic(), stolen_s()
+        seen = measure()
+        taken = (stolen_s() - stolen) / (time.monotonic() - began)
+        shown = ", ".join(f"{what} {value:,.4g}" for what, value in seen.items())
+        self.say(f"{name}: {shown} (stolen {taken:.1%} of a core)")
+        return seen
+
+    def _compare(self, found: Rounds) -> None:
+        """Bounds on what the change costs: the median ratio of the pairs."""
+        for name, earlier in [(name, found[f"{name}, before"]) for name in found if f"{name}, before" in found]:
+            for key in earlier[0]:
+                ratios = [now[key] / old[key] for now, old in zip(found[name], earlier, strict=True) if old[key]]
+                if not ratios:
+                    continue
+                what, note = f"{name}: {key} / before", f"pairs {min(ratios):.2f} to {max(ratios):.2f} ({len(ratios)})"
+                bound = self.at_least if key in MORE_IS_BETTER else self.at_most
+                slack = -SLACK if key in MORE_IS_BETTER else SLACK
+                bound(what, statistics.median(ratios), 1 + slack, note=note)
 
     def figure(self, system: str, what: str, values: list[float], unit: str) -> float:
         """Put an absolute figure into the table; answers its median."""
