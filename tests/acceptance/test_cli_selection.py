@@ -99,6 +99,8 @@ def test_dead_letters_are_revived_and_dropped_by_what_they_are(pollux, verb, cho
         (("jobs", "run", "--text", "third"), "run 1 job"),
         (("jobs", "cancel", "--group", "edge"), "cancel all runs of 1 job"),
         (("jobs", "move", "--tag", "old", "--to-version", "3"), "move 2 jobs to version 3"),
+        (("pause", "--tag", "old"), "pause 2 jobs"),
+        (("pause", "--group", "edge", "--tag", "old"), "pause 1 job"),
     ],
 )
 def test_a_filter_without_a_terminal_needs_a_yes(pollux, command, question):
@@ -142,7 +144,7 @@ def test_an_interrupt_ends_the_command_at_its_question(pollux):
     "command",
     [
         ("dead", "revive"), ("dead", "drop"), ("runs", "cancel"),
-        ("jobs", "run"), ("jobs", "cancel"), ("jobs", "delete"),
+        ("jobs", "run"), ("jobs", "cancel"), ("jobs", "delete"), ("pause",),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("choice", [(), ("x", "--all"), ("x", "--group", "edge"), ("--all", "--group", "edge")])
@@ -193,6 +195,18 @@ def test_many_are_summed_up(tmp_path_factory):
     assert pollux.ok("dead", "drop", "--all", "--yes", *WHERE).out == f"dropped {gone} dead letters\n"
 
 
+def test_a_pause_of_many_is_summed_up_and_named_by_its_filter(tmp_path):
+    pollux = asyncio.run(made(tmp_path))
+    jobs = [{"id": f"job-{n:02}", "http": "http://127.0.0.1:9/", "once": True, "tags": ["many jobs"]} for n in range(LINES_MAX + 5)]
+    pollux.write("many.yaml", json.dumps({"store": "sqlite:///p.db", "jobs": jobs}))
+    pollux.ok("reload", "-c", "many.yaml")
+    paused = pollux.ok("pause", "--tag", "many jobs", "--for", "1h", "--yes", *WHERE).out
+    assert paused == f"{LINES_MAX + 5} jobs are paused for 1h; `pollux resume --tag 'many jobs'` ends it\n"
+    pollux.ok("resume", "job-03", *WHERE)
+    resumed = pollux.ok("resume", "--tag", "many jobs", "--yes", *WHERE).out
+    assert resumed == f"of {LINES_MAX + 5} jobs {LINES_MAX + 4} go on, 1 were not paused\n"
+
+
 def test_several_jobs_are_taken_at_once(pollux):
     answer = pollux("jobs", "run", "a", "b", "c", "nobody", "--json", *WHERE)
     assert answer.code == 1
@@ -206,6 +220,29 @@ def test_several_jobs_are_taken_at_once(pollux):
     deleted = pollux.ok("jobs", "delete", "--tag", "old", "--yes", "--json", *WHERE).json
     assert deleted == {"deleted": ["a", "b"], "come_back_with": []}
     assert [job["id"] for job in pollux.ok("jobs", "--json", *WHERE).json["jobs"]] == ["c"]
+
+
+def test_jobs_are_paused_and_resumed_by_what_they_are(pollux):
+    answer = pollux.ok("pause", "--tag", "old", "--yes", "--reason", "night", *WHERE)
+    assert answer.out.splitlines() == [f"job {name} is paused; `pollux resume {name}` ends it" for name in "ab"]
+    assert pollux.ok("pause", "--text", "third", "--yes", "--json", *WHERE).json == {"paused": ["job c"]}
+    assert [note["key"] for note in pollux.ok("resume", "--json", *WHERE).json["paused"]] == [
+        "stop:job:a",
+        "stop:job:b",
+        "stop:job:c",
+    ]
+    resumed = pollux.ok("resume", "--group", "core", "--tag", "old", "--yes", "--json", *WHERE).json
+    assert resumed == {"resumed": ["job b"], "not_paused": []}
+    assert pollux.ok("resume", "--tag", "old", "--yes", *WHERE).out == "job a goes on\njob b was not paused\n"
+    assert pollux.ok("pause", "--tag", "none", *WHERE).out == "there are no such jobs\n"
+
+
+def test_a_group_by_itself_is_paused_as_a_whole(pollux):
+    assert pollux.ok("pause", "--group", "edge", "--json", *WHERE).json == {"paused": ["group edge"]}
+    assert pollux.ok("resume", "--group", "edge", "--json", *WHERE).json == {
+        "resumed": ["group edge"],
+        "not_paused": [],
+    }
 
 
 def test_what_was_done_to_many_is_on_record(pollux):

@@ -367,7 +367,7 @@ async def test_nothing_is_asked_while_another_screen_is_in_front(path):
 
 
 def stats_of(top):
-    return top.link._target.store.store.stats
+    return top.link._target.store.stats
 
 
 async def test_a_big_store_is_sorted_as_a_whole_for_a_few_reads_a_look(path):

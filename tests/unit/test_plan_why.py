@@ -21,7 +21,7 @@ from pollux.model import (
     Tried,
 )
 from pollux.plan import why_job, why_run
-from pollux.units import DAY_MS, HOUR_MS
+from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS
 
 NOW = 1_800_000_000_000
 NODE = Node(id="n1", seats=2, busy=0, handlers=("h",), leads=1, beat_ms=NOW)
@@ -203,6 +203,14 @@ def test_a_job_says_why_it_does_not_run(changes, answer, words):
 
     assert why.answer == answer
     assert words in why.reason
+
+
+@pytest.mark.parametrize("schedule", [Once(), Interval(MINUTE_MS)])
+def test_a_job_that_was_put_just_now_says_how_to_start_a_node_where_none_lives(schedule):
+    why = job(schedule=schedule, next_due_ms=None, last_due_ms=None, nodes=())
+
+    assert (why.answer, why.cure) == ("stranded", "start a node: pollux serve")
+    assert "see that a node leads" in job(schedule=schedule, next_due_ms=None, last_due_ms=None).cure
 
 
 def test_a_job_with_a_bad_schedule_says_what_is_bad():

@@ -11,15 +11,7 @@ from pollux.cli.options import json_option, page_options, store_options
 from pollux.cli.output import ago, now_ms, print_json, print_page_end, print_table, shortened, unreadable_json
 from pollux.cli.runner import ListingGroup
 from pollux.cli.runs import DETAIL_CHARS_MAX, print_run
-from pollux.cli.selection import (
-    choice_of,
-    choice_options,
-    chosen_runs,
-    dead_filter,
-    in_batches,
-    print_answers,
-    since_ms,
-)
+from pollux.cli.selection import Selection, chosen_runs, dead_filter, in_batches, print_answers, selecting, since_ms
 from pollux.cli.target import StoreChoice
 from pollux.errors import Conflict
 from pollux.units import counted
@@ -109,12 +101,10 @@ def show(run_id: str, where: StoreChoice, *, as_json: bool) -> None:
 
 
 @dead.command()
-@click.argument("run_ids", metavar="[ID]...", nargs=-1, shell_complete=run_ids_of("dead"))
-@dead_filter
-@choice_options
+@selecting(WHAT, dead_filter, complete=run_ids_of("dead"))
 @json_option
 @store_options
-def revive(run_ids: tuple[str, ...], where: StoreChoice, *, as_json: bool, **given: Any) -> int:
+def revive(choice: Selection, where: StoreChoice, *, as_json: bool) -> int:
     """Let dead letters run again, with all their attempts.  By id, or by what they are.
 
     For example:
@@ -122,7 +112,6 @@ def revive(run_ids: tuple[str, ...], where: StoreChoice, *, as_json: bool, **giv
       pollux dead revive --target db-1 --since 2h
       pollux dead revive --all --yes
     """
-    choice = choice_of(WHAT, run_ids, given)
 
     async def revived(operations: OperationsProtocol) -> list[RunAnswer]:
         ids = await chosen_runs(operations, choice, DEAD, verb="revive")
@@ -137,12 +126,10 @@ def revive(run_ids: tuple[str, ...], where: StoreChoice, *, as_json: bool, **giv
 
 
 @dead.command()
-@click.argument("run_ids", metavar="[ID]...", nargs=-1, shell_complete=run_ids_of("dead"))
-@dead_filter
-@choice_options
+@selecting(WHAT, dead_filter, complete=run_ids_of("dead"))
 @json_option
 @store_options
-def drop(run_ids: tuple[str, ...], where: StoreChoice, *, as_json: bool, **given: Any) -> None:
+def drop(choice: Selection, where: StoreChoice, *, as_json: bool) -> None:
     """Forget dead letters for good.  By id, or by what they are.
 
     For example:
@@ -150,7 +137,6 @@ def drop(run_ids: tuple[str, ...], where: StoreChoice, *, as_json: bool, **given
       pollux dead drop --error "404" --job home
       pollux dead drop --all --yes
     """
-    choice = choice_of(WHAT, run_ids, given)
 
     async def dropped(operations: OperationsProtocol) -> int:
         async def act(batch: list[str]) -> list[int]:

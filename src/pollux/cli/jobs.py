@@ -28,17 +28,18 @@ from pollux.cli.output import (
     sparkline,
     unreadable_json,
 )
-from pollux.cli.pause import drain_warnings, print_unreadable_jobs
+from pollux.cli.pause import drain_warnings
 from pollux.cli.runner import ListingGroup
 from pollux.cli.runs import PRIORITIES, state_words
 from pollux.cli.selection import (
     LINES_MAX,
-    choice_of,
-    choice_options,
+    Selection,
     chosen_jobs,
     how_cancelled,
     in_batches,
     job_filter,
+    print_unreadable_jobs,
+    selecting,
 )
 from pollux.cli.target import StoreChoice
 from pollux.cli.versions import move
@@ -145,16 +146,12 @@ def show(job_id: str, where: StoreChoice, *, as_json: bool) -> None:
 
 
 @jobs.command()
-@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
-@job_filter
-@choice_options
+@selecting("job", job_filter)
 @click.option("--anyway", is_flag=True, help="Also if another run of it is in the way.")
 @click.option("--params", metavar="JSON", help="Laid over the job's own params.")
 @json_option
 @store_options
-def run(
-    ids: tuple[str, ...], params: str | None, where: StoreChoice, *, anyway: bool, as_json: bool, **given: Any
-) -> int:
+def run(choice: Selection, params: str | None, where: StoreChoice, *, anyway: bool, as_json: bool) -> int:
     """Run jobs now, in spite of their schedule or a pause.  By id, or by what they are.
 
     For example:
@@ -162,7 +159,7 @@ def run(
       pollux jobs run report --params '{"day": "2026-11-30"}'
       pollux jobs run --group edge
     """
-    choice, payload = choice_of("job", ids, given), params_of(params)
+    payload = params_of(params)
 
     async def run_all(operations: OperationsProtocol) -> tuple[list[Run | JobRefusal], list[str]]:
         async def act(batch: list[str]) -> list[Run | JobRefusal]:
@@ -193,20 +190,17 @@ def run(
 
 
 @jobs.command()
-@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
-@job_filter
-@choice_options
+@selecting("job", job_filter)
 @click.option("--reason", default="", help="Kept with the cancelled runs.")
 @json_option
 @store_options
-def cancel(ids: tuple[str, ...], reason: str, where: StoreChoice, *, as_json: bool, **given: Any) -> None:
+def cancel(choice: Selection, reason: str, where: StoreChoice, *, as_json: bool) -> None:
     """Cancel all live runs of jobs: waiting ones at once, running ones by request.  Their schedules stay.
 
     For example:
       pollux jobs cancel home --reason "wrong params"
       pollux jobs cancel --target db-1
     """
-    choice = choice_of("job", ids, given)
 
     async def cancelled(operations: OperationsProtocol) -> tuple[list[str], list[RunAnswer], dict[str, str]]:
         async def act(batch: list[str]) -> list[RunAnswer]:
@@ -232,13 +226,11 @@ def cancel(ids: tuple[str, ...], reason: str, where: StoreChoice, *, as_json: bo
 
 
 @jobs.command()
-@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
-@job_filter
-@choice_options
+@selecting("job", job_filter)
 @click.option("--reason", default="", help="Kept with the runs that are cancelled by it.")
 @json_option
 @store_options
-def delete(ids: tuple[str, ...], reason: str, where: StoreChoice, *, as_json: bool, **given: Any) -> None:
+def delete(choice: Selection, reason: str, where: StoreChoice, *, as_json: bool) -> None:
     """Delete jobs.  Waiting runs are cancelled, running ones may end; finished ones stay in the history.
 
     A job of a file or an app is refused while a node of that lives: it would come back.  Take it out of the file, or
@@ -249,7 +241,6 @@ def delete(ids: tuple[str, ...], reason: str, where: StoreChoice, *, as_json: bo
       pollux jobs delete --tag old
       pollux jobs delete --source code:shop
     """
-    choice = choice_of("job", ids, given)
     sources: set[str] = set()  # that may declare them again
 
     async def deleted(operations: OperationsProtocol) -> list[str]:

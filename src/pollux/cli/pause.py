@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from shlex import quote
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from pollux.cli.command_table import FAILED
-from pollux.cli.completion import job_ids
-from pollux.cli.options import applied, json_option, store_options
-from pollux.cli.output import ago, clean, notice, now_ms, print_json, print_table, print_unreadable, progress
+from pollux.cli.options import json_option, store_options
+from pollux.cli.output import ago, clean, notice, now_ms, print_json, print_table, progress
 from pollux.cli.runner import TeachingCommand
-from pollux.cli.selection import pages
+from pollux.cli.selection import (
+    LINES_MAX,
+    Selection,
+    chosen_jobs,
+    in_batches,
+    job_filter,
+    pages,
+    print_unreadable_jobs,
+    selecting,
+)
 from pollux.cli.target import StoreChoice
-from pollux.errors import InvalidInput, NotFound, Unreadable
+from pollux.errors import InvalidInput
 from pollux.model import DRAIN, STOP, Drained, Node, Note
 from pollux.units import counted
 
@@ -27,120 +34,145 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5
 PAGE = 1_000
+NO_JOBS = "there are no such jobs"
 reason_option = click.option("--reason", default="", help="Shown to everybody who asks why.")
 
 
-def _scope_options(command: Any) -> Any:
-    """Jobs by id, or `--group`, `--target`, `--all`."""
-    return applied(
-        command,
-        click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=job_ids),
-        click.option("--group", metavar="G", help="All jobs of a group."),
-        click.option("--target", metavar="T", help="All jobs of a target."),
-        click.option("--all", "everything", is_flag=True, help="Everything."),
-    )
+class PauseScope(NamedTuple):
+    """What one pause stops: a job, a group, a target or everything."""
+
+    kind: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" if self.name else "everything"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """As the operations take it."""
+        return {self.kind: self.name or True}
+
+    @property
+    def option(self) -> str:
+        """As the command line takes it."""
+        name = quote(self.name)
+        return "--all" if self.kind == "everything" else name if self.kind == "job" else f"--{self.kind} {name}"
+
+
+async def _scopes(operations: OperationsProtocol, choice: Selection, *, verb: str) -> list[PauseScope]:
+    """Everything, a group or a target as a whole; else the selected jobs, each by itself."""
+    if choice.everything:
+        return [PauseScope("everything")]
+    if len(choice.parts) == 1 and (kind := next(iter(choice.parts))) in ("group", "target"):
+        return [PauseScope(kind, choice.parts[kind])]
+    return [PauseScope("job", job_id) for job_id in await chosen_jobs(operations, choice, verb=verb)]
+
+
+async def _print_unreadable(operations: OperationsProtocol, scopes: list[PauseScope]) -> None:
+    await print_unreadable_jobs(operations, [scope.name for scope in scopes if scope.kind == "job"])
 
 
 @click.command(cls=TeachingCommand)
-@_scope_options
+@selecting("job", job_filter)
 @click.option("--for", "duration", metavar="DURATION", help="Like 30m or 2h; without it until resumed.")
 @reason_option
 @json_option
 @store_options
-def pause(
-    jobs: tuple[str, ...],
-    group: str | None,
-    target: str | None,
-    duration: str | None,
-    reason: str,
-    where: StoreChoice,
-    *,
-    everything: bool,
-    as_json: bool,
-) -> None:
+def pause(choice: Selection, duration: str | None, reason: str, where: StoreChoice, *, as_json: bool) -> None:
     """Stop jobs, a group, a target or everything, for a while or until resumed.
 
     What runs goes on; due times are skipped and counted; runs that were asked for wait.  The pause survives restarts
     and counts on every node.
 
+    --group, --target and --all by themselves also stop jobs that are added later.  Any other filter, or several, pause
+    the jobs that they select now, each by itself; they are counted and confirmed first.
+
     For example:
       pollux pause home --for 1h --reason "moving house"
       pollux pause home office
       pollux pause --target db-1
+      pollux pause --tag nightly --yes
       pollux pause --all --for 10m
     """
-    scopes = _scopes(jobs, group, target, everything=everything)
 
-    async def paused(operations: OperationsProtocol) -> str:
+    async def paused(operations: OperationsProtocol) -> tuple[list[PauseScope], str]:
         from pollux.app.operations.status import nobody_of
 
-        for scope in scopes:
-            await operations.pauses.pause(**scope, reason=reason, duration=duration)
-        await print_unreadable_jobs(operations, jobs)
-        return await nobody_of(operations, group=group, target=target)
+        async def act(batch: list[PauseScope]) -> list[PauseScope]:
+            for scope in batch:
+                await operations.pauses.pause(**scope.arguments, reason=reason, duration=duration)
+            await _print_unreadable(operations, batch)
+            return batch
 
-    hint = where.ask(paused)
+        done = await in_batches(await _scopes(operations, choice, verb="pause"), act, doing="pausing")
+        whole = {scope.kind: scope.name for scope in done if scope.kind in ("group", "target")}
+        return done, await nobody_of(operations, **whole)
+
+    done, hint = where.ask(paused)
     if as_json:
-        print_json({"paused": [_name(scope) for scope in scopes]})
+        print_json({"paused": [str(scope) for scope in done]})
+        return
+    lasts = f" for {duration}" if duration else ""
+    if len(done) > LINES_MAX:
+        click.echo(f"{counted(len(done), 'job')} are paused{lasts}; `pollux resume {choice.as_options()}` ends it")
     else:
-        lasts = f" for {duration}" if duration else ""
-        for scope in scopes:
-            again = _name(scope, for_command=True)
-            click.echo(f"{_name(scope)} is paused{lasts}; `pollux resume {again}` ends it")
+        for scope in done:
+            click.echo(f"{scope} is paused{lasts}; `pollux resume {scope.option}` ends it")
+    if not done:
+        click.echo(NO_JOBS)
     if hint:
         click.echo(clean(hint), err=True)
 
 
 @click.command(cls=TeachingCommand)
-@_scope_options
+@selecting("job", job_filter, may_be_empty=True)
 @click.option("--workers", is_flag=True, help="End a drain: let them claim again.")
 @click.option("--node", metavar="ID", help="With --workers: only this node.")
 @json_option
 @store_options
-def resume(
-    jobs: tuple[str, ...],
-    group: str | None,
-    target: str | None,
-    node: str | None,
-    where: StoreChoice,
-    *,
-    everything: bool,
-    workers: bool,
-    as_json: bool,
-) -> None:
+def resume(choice: Selection, node: str | None, where: StoreChoice, *, workers: bool, as_json: bool) -> None:
     """End the pause of jobs, a group, a target or everything, or a drain; alone: list what is stopped.
+
+    --group, --target and --all by themselves end the pause of that as a whole.  Any other filter, or several, resume
+    the jobs that they select, each by itself.
 
     For example:
       pollux resume
       pollux resume home
+      pollux resume --tag nightly --yes
       pollux resume --all
       pollux resume --workers
     """
     if workers or node:
-        if not workers or jobs or group or target or everything:
+        if not workers or not choice.is_empty:
             raise InvalidInput("--workers and --node end a drain, and nothing else", cure="--workers [--node ID]")
         _resume_workers(where, node, as_json=as_json)
         return
-    if not (jobs or group or target or everything):
+    if choice.is_empty:
         _list_stopped(where, as_json=as_json)
         return
-    scopes = _scopes(jobs, group, target, everything=everything)
 
-    async def resumed_scopes(operations: OperationsProtocol) -> list[tuple[str, bool]]:
-        resumed = [(_name(scope), await operations.pauses.resume(**scope)) for scope in scopes]
-        await print_unreadable_jobs(operations, jobs)
-        return resumed
+    async def resumed_scopes(operations: OperationsProtocol) -> list[tuple[PauseScope, bool]]:
+        async def act(batch: list[PauseScope]) -> list[tuple[PauseScope, bool]]:
+            done = [(scope, await operations.pauses.resume(**scope.arguments)) for scope in batch]
+            await _print_unreadable(operations, batch)
+            return done
+
+        return await in_batches(await _scopes(operations, choice, verb="resume"), act, doing="resuming")
 
     resumed = where.ask(resumed_scopes)
     if as_json:
-        names = {was: [name for name, was_paused in resumed if was_paused is was] for was in (True, False)}
+        names = {was: [str(scope) for scope, was_paused in resumed if was_paused is was] for was in (True, False)}
         print_json({"resumed": names[True], "not_paused": names[False]})
-        return
-    for name, was_paused in resumed:
-        if was_paused:
-            click.echo(f"{name} goes on")
-        else:
-            click.echo("there was no pause of everything" if everything else f"{name} was not paused")
+    elif len(resumed) > LINES_MAX:
+        count = sum(was_paused for _, was_paused in resumed)
+        click.echo(f"of {counted(len(resumed), 'job')} {count:,} go on, {len(resumed) - count:,} were not paused")
+    elif not resumed:
+        click.echo(NO_JOBS)
+    else:
+        for scope, was_paused in resumed:
+            not_paused = "there was no pause of everything" if choice.everything else f"{scope} was not paused"
+            click.echo(f"{scope} goes on" if was_paused else not_paused)
 
 
 def _resume_workers(where: StoreChoice, node: str | None, *, as_json: bool) -> None:
@@ -173,10 +205,9 @@ def _list_stopped(where: StoreChoice, *, as_json: bool) -> None:
 
 def _stop_cells(note: Note) -> tuple[str, str, str, str]:
     kind, _, name = note.key.removeprefix(STOP).partition(":")
-    scope = {"everything": True} if kind == "all" else {kind: name}
+    scope = PauseScope("everything" if kind == "all" else kind, name)
     value = note.value if isinstance(note.value, dict) else {}
-    again = _name(scope, for_command=True)
-    return _name(scope), str(value.get("reason") or ""), str(value.get("by") or ""), f"pollux resume {again}"
+    return str(scope), str(value.get("reason") or ""), str(value.get("by") or ""), f"pollux resume {scope.option}"
 
 
 def _drain_cells(each: Drained) -> tuple[str, str, str, str]:
@@ -184,37 +215,10 @@ def _drain_cells(each: Drained) -> tuple[str, str, str, str]:
     return who, each.reason, each.by, f"pollux resume --workers{again}"
 
 
-async def print_unreadable_jobs(operations: OperationsProtocol, ids: Sequence[str]) -> None:
-    """Name those of the jobs that cannot be read here; the ids were enough for what was done to them."""
-    found = zip(ids, await operations.jobs.jobs_by_id(list(ids)), strict=True) if ids else ()
-    for job_id in [job_id for job_id, job in found if job is None]:
-        with contextlib.suppress(NotFound):  # it was deleted in between
-            if isinstance(job := await operations.jobs.find_job(job_id), Unreadable):
-                print_unreadable([job])
-
-
 async def drain_warnings(operations: OperationsProtocol) -> list[str]:
     """That a run waits because the workers are drained."""
     drains = await operations.workers.drained_workers()
     return [f"{each}: the run waits; {each.ends}" for each in drains if each.node is None]
-
-
-def _scopes(jobs: Sequence[str], group: str | None, target: str | None, *, everything: bool) -> list[dict[str, Any]]:
-    others = {"group": group, "target": target, "everything": everything or None}
-    scopes: list[dict[str, Any]] = [{name: value} for name, value in others.items() if value is not None]
-    if len(scopes) + bool(jobs) != 1:
-        cure = "JOB..., --group, --target or --all"
-        raise InvalidInput("say what: exactly one of jobs, a group, a target, or all", cure=cure)
-    return scopes or [{"job": job} for job in dict.fromkeys(jobs)]
-
-
-def _name(scope: dict[str, Any], *, for_command: bool = False) -> str:
-    [(kind, name)] = scope.items()
-    if kind == "everything":
-        return "--all" if for_command else "everything"
-    if for_command:
-        return str(name) if kind == "job" else f"--{kind} {name}"
-    return f"{kind} {name}"
 
 
 @click.command(cls=TeachingCommand)

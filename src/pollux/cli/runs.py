@@ -28,15 +28,7 @@ from pollux.cli.output import (
     unreadable_json,
 )
 from pollux.cli.runner import ListingGroup
-from pollux.cli.selection import (
-    choice_of,
-    choice_options,
-    chosen_runs,
-    how_cancelled,
-    in_batches,
-    print_answers,
-    run_filter,
-)
+from pollux.cli.selection import Selection, chosen_runs, how_cancelled, in_batches, print_answers, run_filter, selecting
 from pollux.cli.target import StoreChoice
 from pollux.errors import InvalidInput, PolluxError
 from pollux.model import SCHEDULED, Run, as_it_is
@@ -165,16 +157,12 @@ def show(run_id: str, where: StoreChoice, *, is_followed: bool, as_json: bool) -
 
 
 @runs.command()
-@click.argument("run_ids", metavar="[ID]...", nargs=-1, shell_complete=run_ids_of(*LIVE))
-@run_filter
-@choice_options
+@selecting("run", run_filter, complete=run_ids_of(*LIVE))
 @click.option("--state", "states", type=click.Choice(LIVE), multiple=True, help="In this state; may be repeated.")
 @click.option("--reason", default="", help="Kept with the runs.")
 @json_option
 @store_options
-def cancel(
-    run_ids: tuple[str, ...], states: tuple[str, ...], reason: str, where: StoreChoice, *, as_json: bool, **given: Any
-) -> int:
+def cancel(choice: Selection, states: tuple[str, ...], reason: str, where: StoreChoice, *, as_json: bool) -> int:
     """Cancel runs: waiting ones at once, running ones by request.  By id, or by what they are.
 
     For example:
@@ -182,7 +170,6 @@ def cancel(
       pollux runs cancel --group edge --state held --reason "the line is cut"
       pollux runs cancel --all --yes
     """
-    choice = choice_of("run", run_ids, given)
 
     async def cancelled(operations: OperationsProtocol) -> tuple[list[RunAnswer], dict[str, str]]:
         async def act(batch: list[str]) -> list[RunAnswer]:

@@ -7,6 +7,8 @@ import contextlib
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import wraps
+from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -15,7 +17,7 @@ from pollux.cli.command_table import FAILED
 from pollux.cli.completion import job_ids
 from pollux.cli.options import applied
 from pollux.cli.output import now_ms, print_unreadable, progress
-from pollux.errors import InvalidInput, NotFound, read_at
+from pollux.errors import InvalidInput, NotFound, Unreadable, read_at
 from pollux.units import counted, past_ms
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ BATCH = 500
 LINES_MAX = 20  # answers that are printed one by one; more are summed up
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Page = TypeVar("_Page", "JobPage", "RunPage")
+_Item = TypeVar("_Item")
 _Answer = TypeVar("_Answer")
 
 _group = click.option("--group", help="Of this group.")
@@ -58,16 +61,11 @@ def dead_filter(command: _Command) -> _Command:
     )
 
 
-def choice_options(command: _Command) -> _Command:
-    return applied(
-        command,
-        click.option("--all", "everything", is_flag=True, help="All there are."),
-        click.option("--yes", is_flag=True, help="Do not ask."),
-    )
+FILTER_PARTS = ("job_id", "group", "target", "tag", "source", "text", "error", "since", "scheduler_version")
 
 
 class Selection(NamedTuple):
-    """What the command line selects: ids, or the parts of a filter."""
+    """What the command line selects: ids, the parts of a filter, or everything."""
 
     what: str  # "dead letter", "run", "job"
     ids: tuple[str, ...]
@@ -79,15 +77,45 @@ class Selection(NamedTuple):
     def is_named(self) -> bool:
         return bool(self.ids)
 
+    @property
+    def is_empty(self) -> bool:
+        return not (self.ids or self.parts or self.everything)
 
-def choice_of(what: str, ids: tuple[str, ...], given: dict[str, Any]) -> Selection:
-    """Exactly one of: ids, a filter, --all."""
-    everything, yes = bool(given.pop("everything", False)), bool(given.pop("yes", False))
-    parts = {name: value for name, value in given.items() if value is not None}
-    if sum((bool(ids), bool(parts), everything)) != 1:
-        cure = "give their ids, or filters, or --all, but only one of these"
-        raise InvalidInput(f"say which {what}s", cure=cure)
-    return Selection(what, ids, parts, everything, yes)
+    def as_options(self) -> str:
+        """What selects the same again on a command line."""
+        return "--all" if self.everything else " ".join(f"--{name} {quote(str(to))}" for name, to in self.parts.items())
+
+    def check(self) -> None:
+        """Refuse all but one of: ids, a filter, --all."""
+        if sum((bool(self.ids), bool(self.parts), self.everything)) != 1:
+            cure = "give their ids, or filters, or --all, but only one of these"
+            raise InvalidInput(f"it is not clear which {self.what}s are meant", cure=cure)
+
+
+def selecting(
+    what: str, selected_by: Callable[[Any], Any], *, complete: Callable[..., Any] = job_ids, may_be_empty: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`[ID]...`, the options of a filter, `--all` and `--yes`; given to the command as `choice`."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def run(ids: tuple[str, ...], *, everything: bool, yes: bool, **given: Any) -> Any:
+            found = {name: given.pop(name) for name in FILTER_PARTS if name in given}
+            parts = {name: value for name, value in found.items() if value is not None}
+            choice = Selection(what, tuple(dict.fromkeys(ids)), parts, everything, yes)
+            if not (may_be_empty and choice.is_empty):
+                choice.check()
+            return command(choice=choice, **given)
+
+        return applied(
+            run,
+            click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=complete),
+            selected_by,
+            click.option("--all", "everything", is_flag=True, help="All there are."),
+            click.option("--yes", is_flag=True, help="Do not ask."),
+        )
+
+    return add
 
 
 def since_ms(text: str) -> int:
@@ -99,8 +127,6 @@ async def chosen_runs(
     operations: OperationsProtocol, choice: Selection, states: Sequence[str], *, verb: str
 ) -> list[str]:
     """The ids of the selected runs; those of a filter were counted and confirmed."""
-    if choice.is_named:
-        return list(dict.fromkeys(choice.ids))
     from pollux.app.operations.status import runs_in_state
     from pollux.store.contract import RunFilter
 
@@ -112,12 +138,11 @@ async def chosen_runs(
     async def page(after: str | None) -> RunPage:
         return await runs_in_state(operations.runs, states, where, now_ms=now, after=after, limit=1_000)
 
-    return await _confirmed(await _ids(page, "run"), choice, verb=verb)
+    return await _chosen(page, choice, "run", verb=verb)
 
 
 async def chosen_jobs(operations: OperationsProtocol, choice: Selection, *, verb: str) -> list[str]:
-    if choice.is_named:
-        return list(dict.fromkeys(choice.ids))
+    """The ids of the selected jobs; those of a filter were counted and confirmed."""
     from pollux.store.contract import JobFilter
 
     where = JobFilter(**choice.parts)
@@ -125,10 +150,14 @@ async def chosen_jobs(operations: OperationsProtocol, choice: Selection, *, verb
     async def page(after: str | None) -> JobPage:
         return await operations.jobs.list_jobs(where, after=after, limit=1_000)
 
-    return await _confirmed(await _ids(page, "job"), choice, verb=verb)
+    return await _chosen(page, choice, "job", verb=verb)
 
 
-async def _ids(page_after: Callable[[str | None], Awaitable[_Page]], kind: str) -> list[str]:
+async def _chosen(
+    page_after: Callable[[str | None], Awaitable[_Page]], choice: Selection, kind: str, *, verb: str
+) -> list[str]:
+    if choice.is_named:
+        return list(choice.ids)
     ids: list[str] = []
     async for page in pages(page_after):
         ids += [item.id for item in getattr(page, f"{kind}s")]
@@ -136,7 +165,7 @@ async def _ids(page_after: Callable[[str | None], Awaitable[_Page]], kind: str) 
         if len(ids) >= CHOSEN_MAX and page.next is not None:
             click.echo(f"more than {CHOSEN_MAX:,} are meant: the first {CHOSEN_MAX:,} are taken; repeat it", err=True)
             break
-    return ids[:CHOSEN_MAX]
+    return await _confirmed(ids[:CHOSEN_MAX], choice, verb=verb)
 
 
 async def pages(page_after: Callable[[str | None], Awaitable[_Page]]) -> AsyncIterator[_Page]:
@@ -171,7 +200,7 @@ async def _confirmed(ids: list[str], choice: Selection, *, verb: str) -> list[st
 
 
 async def in_batches(
-    ids: Sequence[str], act: Callable[[list[str]], Awaitable[Sequence[_Answer]]], *, doing: str
+    ids: Sequence[_Item], act: Callable[[list[_Item]], Awaitable[Sequence[_Answer]]], *, doing: str
 ) -> list[_Answer]:
     """The answers of `act` on a batch at a time, in order, with a progress bar if there are many ids."""
     answers: list[_Answer] = []
@@ -181,6 +210,15 @@ async def in_batches(
             done = min(start + BATCH, len(ids))
             show(f"{doing}: {done:,} of {len(ids):,}", done, len(ids))
     return answers
+
+
+async def print_unreadable_jobs(operations: OperationsProtocol, ids: Sequence[str]) -> None:
+    """Name those of the jobs that cannot be read here; the ids were enough for what was done to them."""
+    found = zip(ids, await operations.jobs.jobs_by_id(list(ids)), strict=True) if ids else ()
+    for job_id in [job_id for job_id, job in found if job is None]:
+        with contextlib.suppress(NotFound):  # it was deleted in between
+            if isinstance(job := await operations.jobs.find_job(job_id), Unreadable):
+                print_unreadable([job])
 
 
 async def how_cancelled(operations: OperationsProtocol, answers: Sequence[RunAnswer]) -> dict[str, str]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from pollux.cli.completion import job_ids
-from pollux.cli.options import json_option, store_options
+from pollux.cli.options import applied, json_option, store_options
 from pollux.cli.output import moment, notice, now_ms, print_json, print_table
 from pollux.cli.runner import ListingGroup, TeachingCommand
-from pollux.cli.selection import LINES_MAX, choice_of, choice_options, chosen_jobs, in_batches, job_filter, since_ms
+from pollux.cli.selection import LINES_MAX, Selection, chosen_jobs, in_batches, job_filter, selecting, since_ms
 from pollux.cli.target import StoreChoice
 from pollux.errors import NotFound, Unreadable
 from pollux.model import VERSION_MAX, Version, unserved
@@ -22,19 +21,22 @@ if TYPE_CHECKING:
     from pollux.app.operations.storage import Percentiles, VersionFigures
 
 KEPT_MS = WEEK_MS - MINUTE_MS  # older counts are about to be pruned
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 VERSION = click.IntRange(1, VERSION_MAX)
 
 
+def _version_filter(command: _Command) -> _Command:
+    version = click.option("--from-version", "scheduler_version", type=VERSION, metavar="N", help="Of this version.")
+    return applied(command, job_filter, version)
+
+
 @click.command("move", cls=TeachingCommand)
-@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=job_ids)
-@job_filter
-@choice_options
-@click.option("--from-version", "scheduler_version", type=VERSION, metavar="N", help="Those of this version.")
+@selecting("job", _version_filter)
 @click.option("--to-version", "to", type=VERSION, required=True, metavar="N", help="The version that gets them.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be moved.")
 @json_option
 @store_options
-def move(ids: tuple[str, ...], to: int, where: StoreChoice, *, dry_run: bool, as_json: bool, **given: Any) -> None:
+def move(choice: Selection, to: int, where: StoreChoice, *, dry_run: bool, as_json: bool) -> None:
     """Move jobs to another version of your deployment on the same store: one, some or all.
 
     Each goes at once and whole: next due, memory, and runs that wait or run.  Nothing fires twice, nothing is missed.
@@ -44,14 +46,14 @@ def move(ids: tuple[str, ...], to: int, where: StoreChoice, *, dry_run: bool, as
       pollux jobs move --group edge --to-version 2 --dry-run
       pollux jobs move --from-version 1 --to-version 2 --yes
     """
-    choice = choice_of("job", ids, given | ({"yes": True} if dry_run else {}))
+    choice = choice._replace(yes=choice.yes or dry_run)
 
     async def moved(operations: OperationsProtocol) -> MovedJobs:
         async def act(batch: list[str]) -> list[str]:
             return list(await operations.versions.move_jobs(batch, to))
 
         chosen = await chosen_jobs(operations, choice, verb=f"move ... to version {to}")
-        if not chosen and (number := given["scheduler_version"]) is not None:
+        if not chosen and (number := choice.parts.get("scheduler_version")) is not None:
             await _refuse_unknown(operations, number)
         before = await in_batches(chosen, lambda batch: _versions_of(operations, batch), doing="looking")
         goes = [job_id for job_id, version in zip(chosen, before, strict=True) if version not in (to, None)]

@@ -201,15 +201,21 @@ def _never(job: Job, nodes: Sequence[Node]) -> Why:
         return Why("waits", "it fires on events only, never by the clock", cure="send the event, or run it")
     if job.last_due_ms is None and (lack := unserved(job.scheduler_version, nodes)):
         return Why("stranded", f"{lack[0]}: it is neither fired nor run", cure=lack[1])
-    if not job.is_recurring:
-        if job.last_due_ms is None:
-            return Why("waits", "it was added just now; the leader has not planned it yet")
+    if not job.is_recurring and job.last_due_ms is not None:
         return Why("done", "it has fired; a once-job fires once per id", cure="run it, or add it under another id")
     if job.memory.last_error and job.memory.skips.get("broken", 0):
         return Why("held", f"its schedule cannot be used: {job.memory.last_error}", cure="put a schedule that works")
     if job.memory.last_error and job.last_due_ms is None and job.memory.ended == 0:
         return Why("held", f"its schedule cannot be used: {job.memory.last_error}", cure="put a schedule that works")
-    return Why("waits", "it was put just now; the leader has not planned it yet", cure="see that a node leads")
+    if not _serving(job.scheduler_version, nodes):
+        return _no_node(job)
+    cure = "if it stays so, see that a node leads: pollux nodes"
+    return Why("waits", "it was put just now; the leader has not planned it yet", cure=cure)
+
+
+def _no_node(job: Job) -> Why:
+    cure = f"start a node: {serve_words(job.scheduler_version)}"
+    return Why("stranded", "no live node: it is neither fired nor run", cure=cure)
 
 
 def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
@@ -218,8 +224,7 @@ def _coming(job: Job, due_ms: int, nodes: Sequence[Node], now_ms: int) -> Why:
         return Why("stranded", f"{lack[0]}: it is neither fired nor run", cure=lack[1])
     all_nodes, nodes = nodes, _serving(job.scheduler_version, nodes)
     if not nodes:
-        cure = f"start a node: {serve_words(job.scheduler_version)}"
-        return Why("stranded", "no live node: it is neither fired nor run", cure=cure)
+        return _no_node(job)
     if job.handler not in handlers_of(nodes):
         return Why("stranded", no_handler(job.handler), cure=_start_one(job, nodes))
     late_ms = now_ms - due_ms
