@@ -10,7 +10,7 @@ import pytest
 
 from pollux import every
 from pollux.app import reload as reload_module
-from pollux.app import running_config
+from pollux.app import pollux as app_module
 from pollux.app.declarations import Declared
 from pollux.app.process import OWNS_PROCESS
 from pollux.app.reload import BY_FILE, BY_SIGNAL
@@ -275,7 +275,7 @@ async def test_a_reload_that_means_another_text_is_refused_with_the_file_that_is
 
 async def test_five_hundred_reloads_under_load_leak_nothing(here, caplog, monkeypatch):
     """Pytest keeps what is said, a record and more for each reload: here nothing is, also not where the log is ours."""
-    monkeypatch.setattr(running_config, "kind_written", lambda: None)
+    monkeypatch.setattr(app_module, "kind_written", lambda: None)
     caplog.set_level(logging.ERROR)
 
     def objects():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import platform
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -15,14 +15,16 @@ from typing import Any, Self, Unpack, overload
 
 from msgspec.structs import replace as replaced
 
-from pollux.app.blocking import Blocking
-from pollux.app.declarations import Declared, NewestReleases, PendingDeclaration
+from pollux.app.declarations import Declared, NewestReleases, PendingDeclaration, Registrar
 from pollux.app.health import HealthWatch
 from pollux.app.operations import OperationContext, Operations
 from pollux.app.operations.context import default_actor
+from pollux.app.operations.control import PauseOperations
+from pollux.app.operations.jobs import JobOperations
+from pollux.app.operations.runs import RunOperations
+from pollux.app.operations.status import StatusOperations
 from pollux.app.process import SideServices, is_looped, run_alone
 from pollux.app.reload import Reloader
-from pollux.app.running_config import ReloadableApp
 from pollux.app.setup import (
     NodeOptions,
     as_configured,
@@ -33,23 +35,28 @@ from pollux.app.setup import (
     options_over,
     register_python,
     set_up,
+    with_code,
 )
+from pollux.app.verbs import AppVerb, Blocking
 from pollux.app.watchers import SettingsWatcher
 from pollux.clock import Clock, SystemClock
 from pollux.config import Config
+from pollux.config.descriptions import EffectiveOption, effective_options
+from pollux.config.settings import is_overruled, with_live
 from pollux.errors import InvalidConfig, PolluxError
 from pollux.events import Events, NodeStarted, NodeStopped
 from pollux.handlers import BuiltIn
 from pollux.ids import new_id
-from pollux.model import Job, Node, Run, Schedule, check_version
+from pollux.log_format import kind_written
+from pollux.model import Job, Node, Schedule, check_version
 from pollux.observe import attach_logs
 from pollux.observe.metrics_table import Readings
-from pollux.plan import Diff, Why
+from pollux.plan import Diff
 from pollux.registry import Registry
 from pollux.runtime import NodeRuntime, RuntimeOptions
 from pollux.runtime.isolation import in_child
+from pollux.runtime.node import TUNABLE
 from pollux.secrets import Secrets, hide
-from pollux.store.contract import JobAnswer, RunAnswer
 from pollux.store.handle import StoreHandle
 from pollux.store.move_marks import marks_of, refuse_sealed, seal_words
 from pollux.store.urls import open_store
@@ -58,12 +65,20 @@ from pollux.version import __version__
 Call = Callable[..., Any]
 
 
-class Pollux(ReloadableApp):
+class Pollux:
     """A polling and job scheduler on one store.
 
     `async with app:` starts and stops everything; `await app.open()` opens the store alone, to ask and to enqueue;
     `app.run()` is the blocking form for programs that do nothing else.
     """
+
+    node_id = ""
+    program = ""  # the command that starts this app; empty: the one that started this process
+    crew: NodeRuntime | None = None  # while it runs
+    reloader: Reloader | None = None
+    steward: SettingsWatcher | None = None
+    _registrar: Registrar | None = None
+    _is_open = False
 
     def __init__(
         self,
@@ -94,29 +109,23 @@ class Pollux(ReloadableApp):
         self._built_in.http.set(per_target=http_per_target, allow_networks=http_allow_networks)
         self.declared = Declared(self._registry, source=f"code:{name}", release=release)
         self.secrets = Secrets()
-        self.crew: NodeRuntime | None = None
-        self.node_id = self.program = ""  # the program: what starts this app; nothing: as the process was
-        self.blocking = Blocking(self._blocking_operations)
-        self._stand_ready(http_per_target)
+        self.blocking = Blocking(self)
+        # As the code made it; a configuration and live settings are laid over that.
+        self._usual, self._usual_per_target = self.options, http_per_target
         self.watch = HealthWatch(self)
-        self._is_open = False
-        self.operations = self._operations_of(actor)
-
-    def _operations_of(self, actor: str | None) -> Operations:
-        return Operations(
-            OperationContext(
-                self._store,
-                self._registry,
-                self._clock,
-                self._dice,
-                actor=actor or default_actor("app"),
-                releases=NewestReleases(self._clock),
-                ready_max=self.options.ready_max,
-                is_named=actor is not None,
-                trace_namespace=self.options.traces_namespace,
-                node=self,
-            )
+        context = OperationContext(
+            self._store,
+            self._registry,
+            self._clock,
+            self._dice,
+            actor=actor or default_actor("app"),
+            releases=NewestReleases(self._clock),
+            ready_max=self.options.ready_max,
+            is_named=actor is not None,
+            trace_namespace=self.options.traces_namespace,
+            node=self,
         )
+        self.operations = Operations(context)
 
     def _recompose(self, **others: Any) -> None:
         """New operations, after a field that they share was replaced."""
@@ -132,7 +141,7 @@ class Pollux(ReloadableApp):
         return app
 
     def configure(self, config: Config, *, plans: bool, runs: bool) -> None:
-        """Take over what the configuration says, before the app is opened."""
+        """Apply the configuration, before the app is opened."""
         beside = Path(config.path).resolve().parent if config.path else None
         version = config.scheduler_version if config.is_given("scheduler_version") else self._store.scheduler_version
         if config.is_given("store"):
@@ -237,11 +246,11 @@ class Pollux(ReloadableApp):
         self.check_secrets()
 
     def out_of_reach(self, job: Job) -> str:
-        """Why a job that came by API may not poll its URL; nothing if it may, or polls none."""
+        """Why a job of the API may not poll its URL; empty if it may, or polls none."""
         return self._built_in.http.out_of_reach(job.params) if job.handler == "http" else ""
 
     async def diff(self) -> list[Diff]:
-        """What the next start would change in the store, source by source, in the place of nodes that live."""
+        """What the next start would change in the store, source by source, if no other node were alive."""
         return [diff for diff in await self.declared.diff(self._store, coming=PendingDeclaration.DRAFT) if diff.lines()]
 
     # life
@@ -249,27 +258,25 @@ class Pollux(ReloadableApp):
     async def open(self, *, sealed: bool = False) -> None:
         """Open the store alone: ask and enqueue, run nothing.
 
-        One that was moved elsewhere, or is not yet whole, is refused, unless somebody only wants to look (`sealed`).
+        A store that was moved elsewhere, or is being filled, is refused unless it is only read (`sealed`).
         """
-        if not self._is_open:
-            await self._store.open()
-            self._is_open = True
-            if not sealed:
-                await self._refuse_sealed()
-
-    async def sealed(self) -> str:
-        """Why nobody works on this store, in words, if it was moved elsewhere; else nothing."""
-        return seal_words(await marks_of(self._store), hide(self.store_url))
-
-    async def _refuse_sealed(self) -> None:
+        if self._is_open:
+            return
+        await self._store.open()
+        self._is_open = True
         try:
-            await refuse_sealed(self._store, hide(self.store_url))
+            if not sealed:
+                await refuse_sealed(self._store, hide(self.store_url))
         except BaseException:
             await self.close()
             raise
 
+    async def sealed(self) -> str:
+        """Why nothing may work on this store, if it was moved elsewhere; else empty."""
+        return seal_words(await marks_of(self._store), hide(self.store_url))
+
     async def close(self) -> None:
-        """Stop whatever runs (as `drain` does) and let go of the store."""
+        """Drain, if it runs, and close the store."""
         if self.crew is not None:
             await self.drain()
         self.blocking.close()
@@ -280,8 +287,8 @@ class Pollux(ReloadableApp):
     async def start(self, *, replace: bool = False) -> None:
         """Write the declared jobs to the store and start planning and running.
 
-        Raises `Conflict` if they would take away jobs that another program or file of the same name declares, or most
-        of those that were declared before, unless they are to `replace` those.
+        Raises `Conflict` if that would remove jobs that another program or file of the same name declares, or most of
+        those that were declared before, unless `replace` is set.
         """
         if self.crew is not None:
             raise PolluxError("this app runs already; stop it first")
@@ -328,7 +335,7 @@ class Pollux(ReloadableApp):
         self._alongside = SideServices(self.options, clock=self._clock, events=self.events)
         await self._alongside.begin(crew, self.watch)
         try:
-            node = await crew.announce()  # whoever starts now with other code sees us, or we see it
+            node = await crew.announce()  # of two nodes that start at once with other code, one sees the other
             if self.options.plans:
                 await self._register(node, replace=replace)
             await crew.start()
@@ -341,7 +348,7 @@ class Pollux(ReloadableApp):
         return crew
 
     async def drain(self) -> None:
-        """Stop claiming, finish what runs within the grace, hand back the rest uncharged, stop."""
+        """Stop claiming, let runs finish within the grace, hand back the others uncharged, and stop."""
         crew, self.crew = self.crew, None
         if crew is not None:
             if self.steward is not None:
@@ -404,108 +411,125 @@ class Pollux(ReloadableApp):
             self._store, self.store_url, self._clock, self._dice, self._registry, self.options, self._usual = before
             self._recompose()
 
-    # asking: the verbs of programs; operators have `operations`
+    # what this node declares
 
-    async def enqueue(
-        self,
-        job: object,
-        params: Mapping[str, Any] | None = None,
-        *,
-        id: str | None = None,
-        key: str | None = None,
-        at: str | datetime | None = None,
-        delay: str | float | None = None,
-        priority: int | str | None = None,
-        connection: Any = None,
-        **unknown: Any,
-    ) -> Run:
-        """Accept one run of a job, now, `at` a moment or after a `delay`; it survives a crash once this returns.
-
-        With a `connection` (PostgreSQL: one of asyncpg, inside a transaction) it is part of the caller's own
-        transaction: there if and when that commits.
-
-        The same `id` again is the same run, and the answer is that run as it is now.  A `key` allows one live run: a
-        second one raises `Conflict`.
-
-        One for later lets the job's schedule go on until its time has come.
-        """
-        return await self.operations.runs.enqueue(
-            job, params, id=id, key=key, at=at, delay=delay, priority=priority, connection=connection, **unknown
+    async def _register(self, node: Node, *, replace: bool) -> None:
+        """Write the declared jobs; on a shared store go on comparing them."""
+        registrar = Registrar(
+            self._store,
+            self.declared,
+            node,
+            clock=self._clock,
+            events=self.events,
+            beat_ms=self.options.beat_ms,
+            reloader=self.reloader,
+            program=self.program,
+            replace=replace,
         )
+        await registrar.begin()
+        self._registrar = registrar
+        if self._store.capabilities.shared:
+            registrar.start()
 
-    async def enqueue_many(
-        self,
-        job: object,
-        params: Iterable[Mapping[str, Any] | None],
-        *,
-        at: str | datetime | None = None,
-        delay: str | float | None = None,
-        priority: int | str | None = None,
-        connection: Any = None,
-    ) -> list[str]:
-        """Accept a run for each of the params, in batches; answers their ids in order.
+    async def _unregister(self) -> None:
+        registrar, self._registrar = self._registrar, None
+        if registrar is not None:
+            await registrar.stop()
 
-        None is accepted if one of the params cannot be.  A batch that the store refuses ends it: those before stay.
-        With a `connection` they are part of the caller's own transaction, as with `enqueue`.
-        """
-        return await self.operations.runs.enqueue_many(
-            job, params, at=at, delay=delay, priority=priority, connection=connection
-        )
+    def as_config(self, config: Config) -> Config:
+        """The configuration with the options of this app's code, where nothing else sets them."""
+        return with_code(config, self._usual, self.store_url, self._store.scheduler_version)
 
-    async def run_now(
-        self, job: object, params: Mapping[str, Any] | None = None, *, anyway: bool = False, id: str | None = None
-    ) -> Run:
-        """Run a job now, whatever its schedule or pauses say; `Conflict` if one is live and they may not overlap.
+    def options_in_force(self) -> list[EffectiveOption]:
+        """Every option by which this node runs, with its origin."""
+        config = self.as_config(Config() if self.reloader is None else self.reloader.config)
+        live = {} if self.steward is None else self.steward.live
+        overruled = {
+            path: f"{found.value}, {found.origin}" for path, found in live.items() if is_overruled(config, path)
+        }
+        return effective_options(with_live(config, live), overruled)
 
-        However many ask at once, one of them gets its run.  The same `id` again is the same run.
-        """
-        return await self.operations.runs.run_now(job, params, anyway=anyway, id=id)
+    # for reload, live settings and the registrar
 
-    async def cancel(self, ref: object, *, reason: str = "") -> list[RunAnswer]:
-        """Cancel a run by its id, or all live runs of a job: queued ones at once, running ones by request.
+    @property
+    def backend(self) -> StoreHandle:
+        return self._store
 
-        The request reaches a handler of this process at once, one elsewhere when its lease is next renewed.
-        """
-        return await self.operations.runs.cancel(ref, reason=reason)
+    @property
+    def clock(self) -> Clock:
+        return self._clock
 
-    async def get_run(self, run_id: str) -> Run:
-        """The run as it is now; `NotFound` if there is none."""
-        return await self.operations.runs.get_run(run_id)
+    def node(self) -> Node | None:
+        """This node, if it writes what it declares."""
+        return None if self._registrar is None else self._registrar.me
 
-    async def put_jobs(self, jobs: Sequence[Job]) -> list[JobAnswer]:
-        """Add or change jobs; raises `Conflict` with everything that stands against it, the others are written."""
-        return await self.operations.jobs.put_jobs(jobs)
+    def registry_on_trial(self, *, allow_exec: bool) -> Registry:
+        """A registry to try a file on."""
+        trial = self._registry.trial()
+        if allow_exec and trial.get("exec") is None:
+            from pollux.handlers.exec import register_exec
 
-    async def pause(
-        self,
-        job: object = None,
-        *,
-        group: str | None = None,
-        target: str | None = None,
-        everything: bool = False,
-        reason: str = "",
-        duration: str | float | None = None,
-    ) -> str:
-        """Stop a job, a group, a target or everything, for a `duration` or until resumed; answers the stop's name."""
-        return await self.operations.pauses.pause(
-            job, group=group, target=target, everything=everything, reason=reason, duration=duration
-        )
+            register_exec(trial, memory=lambda: self.options.child_memory)
+        return trial
 
-    async def resume(
-        self, job: object = None, *, group: str | None = None, target: str | None = None, everything: bool = False
-    ) -> bool:
-        """Take the same pause away; false if there was none."""
-        return await self.operations.pauses.resume(job, group=group, target=target, everything=everything)
+    def declare_anew(self, declared: Declared) -> None:
+        """Declare these jobs from now on, also in the heartbeat."""
+        self._registry.forget([job.id for job in self.declared.jobs()])
+        self.declared = declared.trial(self._registry)
+        self._registry.add_jobs(self.declared.jobs())
+        if self._registrar is not None:
+            self._registrar.declare_anew(self.declared)
+        if self.crew is not None:
+            self.crew.declares = self.declared.declares()
+            self.crew.beat.nudge()
 
-    async def why(self, ref: object) -> Why:
-        """Why does it run, or not?  For a run or a job, in words, with the expected start and the cure."""
-        return await self.operations.status.why(ref)
+    def know_handlers(self, trial: Registry) -> None:
+        """Take over the handlers, before the first of their jobs can be claimed."""
+        self._registry.take(trial)
+        if self.crew is not None:
+            self.crew.beat.nudge()
+
+    def retune(self) -> None:
+        """Apply the options in force: code < file < live < environment < arguments."""
+        config = self.reloader.config if self.reloader is not None else Config()
+        config = with_live(config, self.steward.live if self.steward is not None else {})
+        wanted = options_over(self._usual, config, plans=self.options.plans, runs=self.options.runs)
+        tuned = {name: getattr(wanted, name) for name in TUNABLE}
+        self.options = replaced(self.options, **tuned)
+        if self.crew is not None:
+            self.crew.retune(self.options)
+        is_given = config.is_given("http.per_target")
+        self._built_in.http.set(per_target=config.http_per_target if is_given else self._usual_per_target)
+        self._log_from(config.log_level.upper())
+
+    def _log_from(self, level: str) -> None:
+        """Only where the log is ours: a program that embeds us has its own."""
+        root = logging.getLogger()
+        if kind_written() is None or logging.getLevelName(root.level) == level:
+            return
+        root.setLevel(level)
+        if self.crew is not None:  # which events are logged is decided when listening begins
+            self._stop_logs()
+            self._stop_logs = attach_logs(self.events)
+
+    # the verbs of programs; operators have `operations`
+
+    enqueue = AppVerb(RunOperations.enqueue)
+    enqueue_many = AppVerb(RunOperations.enqueue_many)
+    run_now = AppVerb(RunOperations.run_now)
+    cancel = AppVerb(RunOperations.cancel)
+    get_run = AppVerb(RunOperations.get_run)
+    put_jobs = AppVerb(JobOperations.put_jobs)
+    pause = AppVerb(PauseOperations.pause)
+    resume = AppVerb(PauseOperations.resume)
+    why = AppVerb(StatusOperations.why)
 
     async def readings(self) -> Readings:
-        """All that the metrics are made of: see `pollux.observe.metrics.exposition`."""
+        """Values of the metrics: see `pollux.observe.metrics.exposition`."""
         return await self.watch.readings()
 
-    async def _blocking_operations(self) -> tuple[Operations, Callable[[], Coroutine[Any, Any, None]]]:
+    async def open_twin(self) -> Operations:
+        """The operations on a store handle of their own, for another thread and loop."""
         store = self._store.twin()
         await store.open()
         try:
@@ -514,8 +538,7 @@ class Pollux(ReloadableApp):
             await store.close()
             raise
         dice = Random()  # noqa: S311  ids, not secrets
-        context = replaced(self.operations.context, store=store, dice=dice, node=None)
-        return Operations(context), store.close
+        return Operations(replaced(self.operations.context, store=store, dice=dice, node=None))
 
 
 def _store_of(store: str | StoreHandle, clock: Clock) -> tuple[StoreHandle, str]:

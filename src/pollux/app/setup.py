@@ -10,11 +10,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, get_type_hints
 
 import msgspec
 
 from pollux.config import Config
+from pollux.config.settings import OPTIONS
 from pollux.errors import InvalidConfig, InvalidInput, did_you_mean, foreign_word
 from pollux.handlers import BuiltIn
 from pollux.model import Isolate, Job
@@ -78,77 +79,43 @@ class NodeOptions(TypedDict, total=False):
     runs: bool
 
 
-def options_of(
-    *,
-    seats: int = 10,
-    lease: Duration = "30s",
-    leader_ttl: Duration = "15s",
-    leader_renew: Duration | None = None,
-    leader_key: str = "",
-    grace: Duration = "25s",
-    long_poll: Duration = "30s",
-    min_poll: Duration | None = None,
-    batch: int = 1_000,
-    turn_rest: Duration | None = None,
-    ready_max: int = 1_000_000,
-    keep_history: int = 100,
-    history_age: Duration = "7d",
-    keep_dead: int = 10_000,
-    dead_age: Duration = "90d",
-    keep_audit: int = 100_000,
-    child_memory: str | int = "1 GB",
-    plans: bool = True,
-    runs: bool = True,
-    **others: Any,
-) -> RuntimeOptions:
+# Options whose name in `RuntimeOptions` is another one, here and in the configuration.
+_RUNTIME_NAMES = {
+    "keep_history": "keep_per_job",
+    "history_age": "keep_ms",
+    "keep_dead": "dead_max",
+    "dead_age": "dead_ms",
+    "keep_audit": "log_max",
+    "history_keep": "keep_per_job",
+    "history_age_ms": "keep_ms",
+    "history_dead": "dead_max",
+    "history_dead_age_ms": "dead_ms",
+    "history_audit": "log_max",
+}
+_HINTS = get_type_hints(NodeOptions)
+
+
+def options_of(**given: Unpack[NodeOptions]) -> RuntimeOptions:
     """The runtime's options; a third of the leader's time to live is the default for renewing it."""
-    alongside = _alongside(others)
-    _refuse(others)
-    ttl_ms = duration_ms(leader_ttl)
-    return RuntimeOptions(
-        seats=seats,
-        lease_ms=duration_ms(lease),
-        leader_ttl_ms=ttl_ms,
-        leader_renew_ms=ttl_ms // 3 if leader_renew is None else duration_ms(leader_renew),
-        leader_key=leader_key,
-        grace_ms=duration_ms(grace),
-        long_poll_ms=duration_ms(long_poll),
-        min_poll_ms=None if min_poll is None else duration_ms(min_poll),
-        batch=batch,
-        turn_rest_ms=None if turn_rest is None else duration_ms(turn_rest),
-        ready_max=ready_max,
-        keep_per_job=keep_history,
-        keep_ms=duration_ms(history_age),
-        dead_max=keep_dead,
-        dead_ms=duration_ms(dead_age),
-        log_max=keep_audit,
-        child_memory=size_bytes(child_memory),
-        **alongside,
-        plans=plans,
-        runs=runs,
-    )
+    options: dict[str, Any] = {}
+    for name, value in cast("dict[str, Any]", given).items():
+        if name not in _HINTS:
+            _refuse(name)
+        if _HINTS[name] == Duration:
+            options[_RUNTIME_NAMES.get(name, f"{name}_ms")] = duration_ms(value)
+        else:
+            options[_RUNTIME_NAMES.get(name, name)] = size_bytes(value) if name == "child_memory" else value
+    if "leader_ttl_ms" in options:
+        options.setdefault("leader_renew_ms", options["leader_ttl_ms"] // 3)
+    return RuntimeOptions(**options)
 
 
-def _alongside(given: dict[str, Any]) -> dict[str, Any]:
-    """Those of what goes along with a node, taken out: as they are, and times."""
-    names = (
-        *("traces_endpoint", "traces_sample", "traces_namespace", "heartbeat_url"),
-        *("metrics_prefix", "metrics_port", "metrics_host", "health_queue_depth", "health_intervals"),
-    )
-    taken = {name: given.pop(name) for name in names if name in given}
-    for name in ("heartbeat_every", "health_staleness", "health_wait", "health_loop_lag"):
-        if name in given:
-            taken[f"{name}_ms"] = duration_ms(given.pop(name))
-    return taken
-
-
-def _refuse(unknown: Iterable[str]) -> None:
-    for name in unknown:
-        if name == "tz" or foreign_word(name, ["tz"]):
-            cure = 'it belongs to a schedule: cron("0 6 * * *", tz="Europe/Berlin")'
-            raise InvalidInput(f"unknown option {name!r}", cure=cure)
-        known = [*_OF_THE_APP, *sorted(NodeOptions.__annotations__)]
-        raise InvalidInput(f"unknown option {name!r}{did_you_mean(name, known)}", cure=f"known are {', '.join(known)}")
+def _refuse(name: str) -> None:
+    if name == "tz" or foreign_word(name, ["tz"]):
+        cure = 'it belongs to a schedule: cron("0 6 * * *", tz="Europe/Berlin")'
+        raise InvalidInput(f"unknown option {name!r}", cure=cure)
+    known = [*_OF_THE_APP, *sorted(_HINTS)]
+    raise InvalidInput(f"unknown option {name!r}{did_you_mean(name, known)}", cure=f"known are {', '.join(known)}")
 
 
 _SPEC = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
@@ -188,35 +155,10 @@ def _look_in(folder: Path) -> None:
 
 CODE = "code"  # the origin of what an app says itself
 # An option's path in the file, its field in Config, and the runtime's own name for it.
-FIELDS = (
-    ("pool.seats", "seats", "seats"),
-    ("pool.lease", "lease_ms", "lease_ms"),
-    ("pool.grace", "grace_ms", "grace_ms"),
-    ("pool.long_poll", "long_poll_ms", "long_poll_ms"),
-    ("pool.min_poll", "min_poll_ms", "min_poll_ms"),
-    ("pool.batch", "batch", "batch"),
-    ("pool.child_memory", "child_memory", "child_memory"),
-    ("traces.endpoint", "traces_endpoint", "traces_endpoint"),
-    ("traces.sample", "traces_sample", "traces_sample"),
-    ("traces.namespace", "traces_namespace", "traces_namespace"),
-    ("heartbeat.url", "heartbeat_url", "heartbeat_url"),
-    ("heartbeat.every", "heartbeat_every_ms", "heartbeat_every_ms"),
-    ("metrics.prefix", "metrics_prefix", "metrics_prefix"),
-    ("metrics.port", "metrics_port", "metrics_port"),
-    ("metrics.host", "metrics_host", "metrics_host"),
-    ("health.queue_depth", "health_queue_depth", "health_queue_depth"),
-    ("health.staleness", "health_staleness_ms", "health_staleness_ms"),
-    ("health.intervals", "health_intervals", "health_intervals"),
-    ("health.wait", "health_wait_ms", "health_wait_ms"),
-    ("health.loop_lag", "health_loop_lag_ms", "health_loop_lag_ms"),
-    ("leader.ttl", "leader_ttl_ms", "leader_ttl_ms"),
-    ("leader.renew", "leader_renew_ms", "leader_renew_ms"),
-    ("leader.key", "leader_key", "leader_key"),
-    ("history.keep", "history_keep", "keep_per_job"),
-    ("history.age", "history_age_ms", "keep_ms"),
-    ("history.dead", "history_dead", "dead_max"),
-    ("history.dead_age", "history_dead_age_ms", "dead_ms"),
-    ("history.audit", "history_audit", "log_max"),
+FIELDS = tuple(
+    (option.path, option.field, name)
+    for option in OPTIONS
+    if (name := _RUNTIME_NAMES.get(option.field, option.field)) in RuntimeOptions.__struct_fields__ and name != "plans"
 )
 
 

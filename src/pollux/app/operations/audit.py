@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,9 @@ from pollux.store.check_report import AuditChainCheck
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Audit, JobAnswer, JobPut, LogPage, RunFilter, Store
 from pollux.store.decoding import as_far
 from pollux.units import counted
+
+if TYPE_CHECKING:
+    from pollux.app.operations.context import OperationContext
 
 _MARK = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
 DESCRIBED_MAX = 20  # jobs of one call whose change is described; of more only their number and the first names
@@ -141,8 +144,8 @@ class AuditVerdict(Struct, frozen=True):
 class AuditOperations:
     """Reading and verifying the audit log."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, context: OperationContext) -> None:
+        self._store = context.store
 
     async def list_audit(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
         """Who changed what: lines after a number, or (`newest`) the last ones, those before `after` if it is given."""

@@ -71,7 +71,7 @@ class Operations:
     pauses = cached_property(lambda self: PauseOperations(self.context))
     listing = cached_property(lambda self: ListingOperations(self.context))
     status = cached_property(lambda self: StatusOperations(self.context))
-    audit = cached_property(lambda self: AuditOperations(self.context.store))
+    audit = cached_property(lambda self: AuditOperations(self.context))
     settings = cached_property(lambda self: SettingOperations(self.context))
     tokens = cached_property(lambda self: TokenOperations(self.context))
     versions = cached_property(lambda self: VersionOperations(self.context))

@@ -155,6 +155,7 @@ class RunOperations(OperationGroup):
 
     async def enqueue(
         self,
+        /,
         job: object,
         params: Mapping[str, Any] | None = None,
         *,
