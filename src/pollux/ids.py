@@ -13,9 +13,13 @@ _ID = re.compile(r"[A-Za-z0-9._:/-]{1,200}\Z")
 _MADE = re.compile(r"[0-9a-f]{28}\Z")
 
 
+def is_id(value: str) -> bool:
+    return _ID.match(value) is not None
+
+
 def check_id(value: object, *, what: str = "id") -> str:
     """The id itself; an invalid one raises `InvalidInput` with the allowed characters."""
-    if isinstance(value, str) and _ID.match(value):
+    if isinstance(value, str) and is_id(value):
         return value
     shown = repr(value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "...")
     raise InvalidInput(

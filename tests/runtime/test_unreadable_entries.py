@@ -1,4 +1,4 @@
-"""Cost of many feed entries that the leader cannot read: one scan of all jobs in some seconds, and one event."""
+"""Cost of many feed entries that the leader cannot decode: one rebuild of the planner in some seconds."""
 
 import asyncio
 
@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.events import RecordUnreadable
-from pollux.model import FeedItem, Job, JobsPut, NotePut, Spoilt
-from pollux.runtime.timekeeper import APART_MS, UNREADABLE_MAX, WAITING_MAX, UnreadableEntries
+from pollux.model import Job, NotePut, Spoilt
+from pollux.plan.unreadable import REBUILD_APART_MS
 from pollux.store.contract import PAGE_MAX as JOBS_PAGE_MAX
 from pollux.store.contract import JobPut
 from pollux.store.memory.state import VersionState
@@ -16,7 +16,7 @@ from tests.runtime.test_timekeeper import Office, every
 
 
 def spoil(office, count=1):
-    """Somebody puts entries into the feed that nobody can read."""
+    """Add feed entries that cannot be decoded."""
     for _ in range(count):
         office.store.inner.memory._do(VersionState.tell, Spoilt("odd", "what"))
 
@@ -44,67 +44,45 @@ async def office():
     return opened
 
 
-async def test_a_flood_of_them_costs_one_look_in_some_seconds_and_they_are_told_together(office):
+async def test_a_flood_of_them_rebuilds_the_planner_once_in_some_seconds_and_each_is_put_aside_at_once(office):
     heard, before = Heard(office.events, RecordUnreadable), office.timekeeper.rebuilds
     office.timekeeper.start()
     office.leader.start()
     for _ in range(40):
         spoil(office)
         await office.clock.advance(100)
+        assert await left(office) == 0
     assert office.timekeeper.rebuilds == before + 1
-    await office.clock.advance(2 * APART_MS)
+    await office.clock.advance(2 * REBUILD_APART_MS)
 
     assert office.timekeeper.rebuilds == before + 2
-    assert await left(office) == 0
-    assert [event.more for event in heard.all] == [0, 38]
-    [aside] = await office.store.inner.notes("leader:feed")
-    assert aside.value["count"] == 40
+    assert [event.more for event in heard.all] == [0] * 40
+    [entries] = await office.store.inner.notes("leader:feed")
+    assert entries.value["count"] == 40
     await office.timekeeper.stop()
     await office.leader.stop()
 
 
-async def test_what_can_be_read_is_read_beside_those_that_wait(office):
-    """Also behind a page of them."""
-    spoil(office)
-    await turns(office)
-    assert await left(office) == 0
+async def test_those_of_one_read_are_reported_together_and_do_not_hide_the_others(office):
+    heard = Heard(office.events, RecordUnreadable)
     spoil(office, 300)
     await office.store.put_jobs([JobPut(every(60, id="new"))])
     await turns(office)
 
-    assert len(await office.runs()) == 2
-    assert await left(office) == 300
-    await office.clock.advance(APART_MS)
-    await office.leader.turn()
-    await turns(office)
-    assert await left(office) == 0
+    assert (len(await office.runs()), await left(office)) == (2, 0)
+    assert [event.more for event in heard.all] == [99, 99, 99]
 
 
-async def test_very_many_do_not_wait_for_each_other(office):
+async def test_the_settings_are_read_again_after_one(office):
+    """It may have reported a changed one."""
+    await office.store.put_notes([NotePut("setting:pool.seats", 3)])
+    await office.quiet()
+    changed = []
+    office.timekeeper.on_notes = changed.extend
     spoil(office)
     await turns(office)
-    before = office.timekeeper.rebuilds
-    spoil(office, WAITING_MAX + 50)
-    await turns(office, 40)
 
-    assert (await left(office), office.timekeeper.rebuilds) == (50, before + 1)
-
-
-def entries(*numbers):
-    return [FeedItem(number, Spoilt("odd")) for number in numbers] + [FeedItem(10_000, JobsPut(("a",), 1))]
-
-
-def test_a_look_that_was_begun_ends_whatever_comes_meanwhile():
-    """As long as one that it began behind is in the feed it is not over; the next one begins some seconds later."""
-    spoilt = UnreadableEntries()
-    assert list(spoilt.rebuild_after(entries(1), 0)) == [1]
-    assert not spoilt.rebuild_after(entries(1, *range(2, 2_000)), 10 * APART_MS)
-    assert (len(spoilt.waiting), spoilt.page) == (1_998, UNREADABLE_MAX)
-    assert not spoilt.rebuild_after(entries(2, 3), 11 * APART_MS - 1)
-    assert list(spoilt.rebuild_after(entries(2, 3), 11 * APART_MS)) == [2, 3]
-    assert not spoilt.rebuild_after(entries(2, 3), 20 * APART_MS)
-    assert not spoilt.rebuild_after(entries(), 21 * APART_MS)
-    assert len(spoilt) == 0
+    assert "setting:pool.seats" in changed
 
 
 async def test_of_all_notes_only_the_pauses_are_read_when_one_changes(office):
@@ -135,5 +113,5 @@ async def test_of_all_jobs_one_page_is_read_in_a_turn_so_that_firings_go_on_besi
         office.timekeeper.interrupt()
         await turn
         pages.append(office.store.count("list_jobs") - before)
-    assert pages[:3] == [1, 1, 1]
-    assert await left(office) == 0, "all of them were looked at, those of another version too"
+    assert pages == [0, 1, 1, 1], "all of them, those of another version too, once the entry is consumed"
+    assert await left(office) == 0

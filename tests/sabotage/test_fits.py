@@ -84,7 +84,6 @@ ABSENT = {
 DECIDED_ONCE = {
     "unreadable.soon": "how long a run rests is a sum; `aside` shows that each store asks for it",
     "unreadable.longer": "how long a run rests is a sum; `aside` shows that each store asks for it",
-    "unreadable.many": "how long a run rests is a sum; `aside` shows that each store asks for it",
     "moved.halves": "a move says in one place what goes at once; that notes of one call do each store shows",
 }
 

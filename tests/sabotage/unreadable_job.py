@@ -142,7 +142,7 @@ UNREADABLE_JOB = (
         Patch("store/decoding.py", "REST_MS << min(fence - 1, 9)", "REST_MS << 9"),
         tests=(
             JOB + "test_a_newer_node_has_soon_what_an_older_one_handed_back[redis]",
-            RESTS + "test_a_rest_is_thrown_doubled_and_at_most_a_minute",
+            RESTS + "test_a_rest_is_doubled_and_at_most_a_minute",
         ),
     ),
     sabotage(
@@ -150,16 +150,8 @@ UNREADABLE_JOB = (
         "what no node can read is claimed and handed back every second, for ever",
         Patch("store/decoding.py", "REST_MS << min(fence - 1, 9)", "REST_MS"),
         tests=(
-            RESTS + "test_a_rest_is_thrown_doubled_and_at_most_a_minute",
+            RESTS + "test_a_rest_is_doubled_and_at_most_a_minute",
             IN_SQLITE + "test_the_runs_of_a_job_that_cannot_be_read_wait_for_a_node_that_can_and_the_others_are_run",
         ),
-    ),
-    sabotage(
-        "many",
-        "a node among thousands of runs that it cannot read does nothing but hand them back",
-        Patch(
-            "store/decoding.py", "max(REST_MS << min(fence - 1, 9), REST_EACH_MS * met)", "REST_MS << min(fence - 1, 9)"
-        ),
-        tests=(RESTS + "test_where_thousands_wait_they_rest_longer_until_it_is_said_again",),
     ),
 )

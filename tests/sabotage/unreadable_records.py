@@ -31,7 +31,7 @@ CAUSE = Patch(
 )
 BURY = (
     Patch(
-        "store/decoding.py", "Back(now_ms + rest)", '__import__("pollux.model").model.Dead("its job cannot be read")'
+        "store/decoding.py", "Back(now_ms + rest_ms(each.fence))", '__import__("pollux.model").model.Dead("unreadable")'
     ),
 )
 
@@ -222,26 +222,45 @@ BESIDE_SPOILT = (
     ),
     sabotage(
         "all-jobs",
-        "a job that only a spoilt entry told of never fires",
-        Patch("plan/planner.py", "        term.inbox.ask_all_jobs(feed)\n        return\n", "        return\n"),
-        tests=(ASIDE + "test_a_job_that_a_spoilt_entry_told_of_is_found_among_all[1]", FOUND_AGAIN),
+        "a job that only a spoilt entry reported never fires",
+        Patch("plan/planner.py", "            if found.requests_scan:\n", "            if False:\n"),
+        tests=(ASIDE + "test_a_job_that_a_spoilt_entry_reported_is_found_among_all[1]", FOUND_AGAIN),
     ),
     sabotage(
-        "begun-behind",
-        "what a spoilt entry told of pauses, nodes and held runs is never known",
-        Patch("runtime/timekeeper.py", "        if is_known:\n", "        if is_known or True:\n"),
+        "rebuilt",
+        "pauses, nodes and held runs that a spoilt entry reported are never known",
+        Patch("plan/planner.py", "return rebuild_ms is not None and", "return False and rebuild_ms is not None and"),
         tests=(FOUND_AGAIN,),
     ),
     sabotage(
+        "scan-requested",
+        "a leader that dies while it reads all jobs after a spoilt entry loses those that it did not reach",
+        Patch(
+            "plan/plan_builder.py",
+            "is_scanned = unreadable.requests_scan and term.inbox.is_scanned",
+            "is_scanned = unreadable.requests_scan",
+        ),
+        tests=(
+            ASIDE + "test_a_leader_that_dies_during_the_scan_leaves_it_to_the_next_one[5]",
+            ASIDE + "test_it_is_consumed_at_once_and_the_note_requests_the_scan_until_all_that_it_found_is_written",
+        ),
+    ),
+    sabotage(
+        "apart",
+        "a stream of spoilt entries rebuilds the planner every turn",
+        Patch("plan/unreadable.py", "now_ms + REBUILD_APART_MS if", "now_ms if"),
+        tests=(ASIDE + "test_a_stream_of_them_rebuilds_the_planner_once_in_some_seconds_and_keeps_no_job_from_firing",),
+    ),
+    sabotage(
         "kept",
-        "an entry that was set aside is shown nowhere",
-        Patch("plan/unreadable.py", "        if entries:\n", "        if entries and False:\n"),
-        tests=(ASIDE + "test_a_job_that_a_spoilt_entry_told_of_is_found_among_all[1]", AN_ENTRY.format("sqlite")),
+        "an entry that was put aside is shown nowhere",
+        Patch("model/unreadable.py", "kept = list(named)[-KEPT_MAX:]", "kept = list(named)[:0]"),
+        tests=(ASIDE + "test_a_job_that_a_spoilt_entry_reported_is_found_among_all[1]", AN_ENTRY.format("sqlite")),
     ),
     sabotage(
         "noted",
         "the next leader does not know of a job that the one before could not read",
-        Patch("plan/unreadable.py", "        return (NotePut(self.key, value),)\n", "        return ()\n"),
+        Patch("plan/unreadable.py", "if value != self._stored[key]]", "if False]"),
         tests=(
             ASIDE + "test_the_next_leader_looks_at_it_first_though_its_entry_is_consumed",
             SPOILT + "test_the_leader_after_one_that_could_not_read_a_new_job_plans_it[sqlite]",
@@ -250,13 +269,18 @@ BESIDE_SPOILT = (
     sabotage(
         "noted-whole",
         "a leader that dies while it looks at all jobs leaves a note of some",
-        Patch("plan/unreadable.py", "puts = [] if looks else [", "puts = ["),
+        Patch("plan/plan_builder.py", "jobs = [] if term.inbox.scan_all is not None else ", "jobs = "),
         tests=(ASIDE + "test_a_leader_that_dies_before_it_has_looked_at_all_leaves_the_note_as_it_is",),
     ),
     sabotage(
         "schedules",
-        "a job whose schedule the leader cannot use stands still, and nobody is told",
-        Patch("plan/unreadable.py", "        self._unplanned.put(job_id, why)\n", "        pass\n"),
+        "a job whose schedule the leader cannot use never fires, and no report shows it",
+        Patch("plan/planner.py", "        term.unreadable.schedules[job.id] = why\n", "        pass\n"),
+        Patch(
+            "plan/plan_builder.py",
+            "        term.unreadable.schedules[job_id] = slot.memory.last_error\n",
+            "        pass\n",
+        ),
         tests=(
             ASIDE + "test_a_schedule_that_cannot_be_used_is_named_until_it_is_mended",
             ASIDE + "test_a_schedule_that_turns_bad_when_it_is_due_is_named_at_once",

@@ -239,10 +239,12 @@ class Leader:
     def __init__(self, world, **options):
         self.world, self.options = world, options
         self.plans, self.reports, self.late = [], [], []
+        self.rebuilds = 0
         self.rebuild()
 
     def rebuild(self):
         world = self.world
+        self.rebuilds += 1
         self.planner = Planner(**self.options)
         held = [run for run in world.runs.values() if run.state is RunState.HELD]
         ready = sum(run.state is RunState.READY for run in world.runs.values()) + world.ready_extra
@@ -281,6 +283,8 @@ class Leader:
 
     def turn(self, *, lose_answer=False, between=None):
         """One turn; false if there was nothing to write.  `between` happens after it has read, before it writes."""
+        if self.planner.is_outdated(self.world.now_ms):
+            self.rebuild()
         plan = self.plan()
         if plan.is_empty():
             return False

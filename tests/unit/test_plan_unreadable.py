@@ -7,6 +7,7 @@ from pollux.errors import InvalidInput
 from pollux.model import Cron, NotePut, Once, RunState, Spoilt, unreadable_note
 from pollux.plan.due_decision import place
 from pollux.plan.timers import PAGE
+from pollux.plan.unreadable import REBUILD_APART_MS
 from pollux.store.limits import checked_notes
 from tests.unit.plan_world import Leader, a_job
 
@@ -18,7 +19,7 @@ def fired(world, job_id):
     return len([run for run in world.runs.values() if run.job_id == job_id])
 
 
-def told(world, key=JOBS):
+def noted(world, key=JOBS):
     return unreadable_note(world.notes[key]) if key in world.notes else None
 
 
@@ -36,7 +37,7 @@ def test_a_job_that_cannot_be_read_is_left_as_it_is_and_all_others_fire(world, l
 
     assert (fired(world, "a"), fired(world, "b")) == (0, 1)
     assert (world.jobs["a"], world.feed) == (before, {})
-    assert told(world).named == {"a": "odd"}
+    assert noted(world).named == {"a": "odd"}
 
 
 def test_it_goes_on_when_it_is_put_anew(world, leader):
@@ -48,7 +49,7 @@ def test_it_goes_on_when_it_is_put_anew(world, leader):
     leader.run()
 
     assert fired(world, "a") == 1
-    assert told(world) is None
+    assert noted(world) is None
 
 
 def test_it_is_looked_at_again_after_a_minute(world, leader):
@@ -63,7 +64,7 @@ def test_it_is_looked_at_again_after_a_minute(world, leader):
     assert fired(world, "a") == 0
     world.now_ms += 1_000
     leader.run()
-    assert (fired(world, "a"), told(world)) == (1, None)
+    assert (fired(world, "a"), noted(world)) == (1, None)
 
 
 def test_the_next_leader_looks_at_it_first_though_its_entry_is_consumed(world, leader):
@@ -75,7 +76,7 @@ def test_the_next_leader_looks_at_it_first_though_its_entry_is_consumed(world, l
     del world.illegible["a"]
     new = Leader(world)
     new.run()
-    assert (fired(world, "a"), told(world)) == (1, None)
+    assert (fired(world, "a"), noted(world)) == (1, None)
 
 
 def test_more_of_them_than_a_note_can_name_are_found_among_all_jobs(world, leader):
@@ -83,14 +84,14 @@ def test_more_of_them_than_a_note_can_name_are_found_among_all_jobs(world, leade
     world.put(*[a_job(name) for name in names])
     world.illegible = dict.fromkeys(names, "odd")
     leader.run()
-    assert (told(world).count, len(told(world).named)) == (130, 100)
+    assert (noted(world).count, len(noted(world).named)) == (130, 50)
     world.illegible = {}
     new = Leader(world)
     new.run()
     world.now_ms += 61_000
     new.run()
     assert {name for name in names if not fired(world, name)} == set()
-    assert told(world) is None
+    assert noted(world) is None
 
 
 @pytest.mark.parametrize(
@@ -103,15 +104,15 @@ def test_names_that_a_note_cannot_hold_stop_nobody_and_their_jobs_are_found_amon
     leader.run()
     [put] = checked_notes([NotePut(JOBS, world.notes[JOBS].value)])
     assert (put.value["count"], len(put.value["named"]) < 90) == (90, True)
-    assert ("(and 89 more)" in told(world).words) == bool(put.value["named"])
-    assert told(world).words
+    assert ("(and 89 more)" in noted(world).words) == bool(put.value["named"])
+    assert noted(world).words
     world.illegible = {}
     new = Leader(world)
     new.run()
     world.now_ms += 61_000
     new.run()
     assert {each for each in names if not fired(world, each)} == set()
-    assert told(world) is None
+    assert noted(world) is None
 
 
 def test_a_leader_that_dies_before_it_has_looked_at_all_leaves_the_note_as_it_is(world, leader):
@@ -193,7 +194,7 @@ def test_one_that_is_deleted_is_remembered_no_more(world, leader):
     leader.run()
     world.delete("a")
     leader.run()
-    assert told(world) is None
+    assert noted(world) is None
 
 
 def test_ends_of_a_job_that_cannot_be_read_do_not_fill_the_feed(world, leader):
@@ -210,46 +211,76 @@ def test_ends_of_a_job_that_cannot_be_read_do_not_fill_the_feed(world, leader):
 
 
 def spoil(world):
-    """All that is unread is no more what it was."""
+    """Make every unread entry one that cannot be decoded."""
     for number in world.feed:
         world.feed[number] = Spoilt("cut off", "what")
     return list(world.feed)
 
 
 @pytest.mark.parametrize("jobs", [1, 15])
-def test_a_job_that_a_spoilt_entry_told_of_is_found_among_all(world, leader, jobs):
+def test_a_job_that_a_spoilt_entry_reported_is_found_among_all(world, leader, jobs):
     world.put(*[a_job(f"j{n}") for n in range(jobs)])
     numbers = spoil(world)
-    leader.rebuild()
     leader.run()
 
     assert [fired(world, f"j{n}") for n in range(jobs)] == [1] * jobs
     assert world.feed == {}
-    assert told(world, FEED).named == {str(number): "cut off" for number in numbers}
-    assert told(world, FEED).texts == {str(number): "what" for number in numbers}
+    assert noted(world, FEED).named == {str(number): "cut off" for number in numbers}
+    assert noted(world, FEED).texts == {str(number): "what" for number in numbers}
 
 
-def test_the_entry_stays_until_all_that_it_may_have_told_is_written(world, leader):
+def test_it_is_consumed_at_once_and_the_note_requests_the_scan_until_all_that_it_found_is_written(world, leader):
     world.put(*[a_job(f"j{n}") for n in range(250)])
     spoil(world)
-    leader.rebuild()
-    while world.feed:
-        assert leader.turn()
-    assert len(leader.plans) > 1
-    assert all(job.next_due_ms is not None for job in world.jobs.values())
-
-
-def test_of_several_entries_one_stays_until_all_that_they_may_have_told_is_written(world, leader):
-    world.put(*[a_job(f"j{n}") for n in range(250)])
-    world.enter(Spoilt("odd"))
-    world.enter(Spoilt("odd"))
-    spoil(world)
-    leader.rebuild()
+    assert leader.turn()
+    assert world.feed == {}
     while any(job.next_due_ms is None for job in world.jobs.values()):
-        assert world.feed
-        assert leader.turn()
+        assert noted(world, FEED).requests_scan
+        assert leader.turn() or leader.planner.left_over
     leader.run()
-    assert (world.feed, told(world, FEED).count) == ({}, 3)
+    assert not noted(world, FEED).requests_scan
+
+
+@pytest.mark.parametrize("turns", [1, 5, 40])
+def test_a_leader_that_dies_during_the_scan_leaves_it_to_the_next_one(world, leader, turns):
+    world.put(*[a_job(f"j{n}") for n in range(250)])
+    spoil(world)
+    for _ in range(turns):
+        leader.turn()
+    Leader(world).run()
+    assert all(job.next_due_ms is not None for job in world.jobs.values())
+    assert not noted(world, FEED).requests_scan
+
+
+def test_one_that_comes_during_a_scan_does_not_restart_it_and_is_followed_by_another(world, leader):
+    world.put(*[a_job(f"j{n:03}") for n in range(250)])
+    spoil(world)
+    for _ in range(10):
+        leader.turn()
+    rebuilds = leader.rebuilds
+    world.put(a_job("a"))  # before all that the scan has still to read
+    spoil(world)
+    leader.run()
+    assert (leader.rebuilds, world.feed, fired(world, "a")) == (rebuilds, {}, 0)
+    assert {job.id for job in world.jobs.values() if job.next_due_ms is None} == {"a"}
+    assert leader.planner.next_ms() <= world.now_ms + REBUILD_APART_MS
+    world.now_ms += REBUILD_APART_MS
+    leader.run()
+    assert (leader.rebuilds, fired(world, "a")) == (rebuilds + 1, 1)
+    assert not noted(world, FEED).requests_scan
+
+
+def test_a_stream_of_them_rebuilds_the_planner_once_in_some_seconds_and_keeps_no_job_from_firing(world, leader):
+    world.put(a_job("a", every_ms=1_000))
+    rebuilds = leader.rebuilds
+    for _ in range(100):
+        world.enter(Spoilt("odd"))
+        leader.run()
+        assert world.feed == {}
+        end_all(world)
+        world.now_ms += 100
+    assert leader.rebuilds == rebuilds + 2
+    assert fired(world, "a") >= 9
 
 
 def test_jobs_that_had_their_due_keep_it(world, leader):
@@ -259,7 +290,6 @@ def test_jobs_that_had_their_due_keep_it(world, leader):
     leader.run()
     before = dict(world.jobs)
     world.enter(Spoilt("odd"))
-    leader.rebuild()
     leader.run()
 
     assert world.jobs == before
@@ -273,7 +303,6 @@ def test_a_schedule_that_was_changed_in_a_spoilt_entry_holds(world, leader):
     leader.run()
     world.put(a_job("a", every_ms=1_000))
     spoil(world)
-    leader.rebuild()
     leader.run()
     assert world.jobs["a"].next_due_ms <= world.now_ms + 2_000
 
@@ -282,9 +311,8 @@ def test_the_latest_entries_are_kept_and_all_are_counted(world, leader):
     for n in range(3):
         for _ in range(9):
             world.enter(Spoilt(f"odd {n}"))
-        leader.rebuild()
         leader.run()
-    assert (told(world, FEED).count, len(told(world, FEED).named)) == (27, 20)
+    assert (noted(world, FEED).count, len(noted(world, FEED).named)) == (27, 20)
     assert world.notes[FEED].expires_ms == world.now_ms + 7 * DAY
 
 
@@ -310,11 +338,11 @@ def test_a_schedule_that_cannot_be_used_is_named_until_it_is_mended(world, leade
     leader.run()
 
     assert (fired(world, "a"), fired(world, "b"), world.feed) == (0, 1, {})
-    assert (list(told(world, SCHEDULES).named), told(world)) == (["a"], None)
-    assert "Mars/Base" in told(world, SCHEDULES).words
+    assert (list(noted(world, SCHEDULES).named), noted(world)) == (["a"], None)
+    assert "Mars/Base" in noted(world, SCHEDULES).words
     world.put(replace(world.jobs["a"], schedule=Cron("* * * * *")))
     leader.run()
-    assert told(world, SCHEDULES) is None
+    assert noted(world, SCHEDULES) is None
 
 
 def test_it_is_tried_again_after_a_minute_and_written_once(world, leader, lacking):
@@ -330,7 +358,7 @@ def test_it_is_tried_again_after_a_minute_and_written_once(world, leader, lackin
     lacking.clear()
     world.now_ms += 60_000
     leader.run()
-    assert (fired(world, "a"), told(world, SCHEDULES)) == (1, None)
+    assert (fired(world, "a"), noted(world, SCHEDULES)) == (1, None)
 
 
 def test_the_next_leader_tries_it_first(world, leader, lacking):
@@ -343,7 +371,7 @@ def test_the_next_leader_tries_it_first(world, leader, lacking):
     assert world.advances == written, "what the store says already is not written again"
     lacking.clear()
     Leader(world).run()
-    assert (fired(world, "a"), told(world, SCHEDULES)) == (1, None)
+    assert (fired(world, "a"), noted(world, SCHEDULES)) == (1, None)
 
 
 def test_more_of_them_than_a_note_can_name_are_found_among_all_jobs_too(world, leader, lacking):
@@ -351,14 +379,14 @@ def test_more_of_them_than_a_note_can_name_are_found_among_all_jobs_too(world, l
     lacking.update(names)
     world.put(*[a_job(name) for name in names])
     leader.run()
-    assert (told(world, SCHEDULES).count, len(told(world, SCHEDULES).named)) == (130, 100)
+    assert (noted(world, SCHEDULES).count, len(noted(world, SCHEDULES).named)) == (130, 50)
     lacking.clear()
     new = Leader(world)
     new.run()
     world.now_ms += 61_000
     new.run()
     assert {name for name in names if not fired(world, name)} == set()
-    assert told(world, SCHEDULES) is None
+    assert noted(world, SCHEDULES) is None
 
 
 def test_a_schedule_that_turns_bad_when_it_is_due_is_named_at_once(world, leader):
@@ -370,21 +398,21 @@ def test_a_schedule_that_turns_bad_when_it_is_due_is_named_at_once(world, leader
     leader.go(11_000)
 
     assert world.jobs["a"].next_due_ms is None
-    assert list(told(world, SCHEDULES).named) == ["a"]
+    assert list(noted(world, SCHEDULES).named) == ["a"]
 
 
 def test_it_is_named_no_more_once_it_is_gone_disabled_or_retired(world, leader):
     bad = Cron("no such line")
     world.put(a_job("a", schedule=bad), a_job("b", schedule=bad), a_job("c", schedule=bad))
     leader.run()
-    assert sorted(told(world, SCHEDULES).named) == ["a", "b", "c"]
+    assert sorted(noted(world, SCHEDULES).named) == ["a", "b", "c"]
     world.delete("a")
     world.put(replace(world.jobs["b"], enabled=False))
     leader.run()
-    assert list(told(world, SCHEDULES).named) == ["c"]
+    assert list(noted(world, SCHEDULES).named) == ["c"]
     world.put(replace(world.jobs["c"], declared=False))
     leader.run()
-    assert told(world, SCHEDULES) is None
+    assert noted(world, SCHEDULES) is None
 
 
 def test_what_somebody_asks_of_it_runs(world, leader):

@@ -2,17 +2,19 @@
 
 `leader:jobs:<version>` exists while there are jobs that cannot be decoded, `leader:schedules:<version>` while there are
 jobs whose schedule cannot be used; a new leader that finds one checks these jobs first.
-`leader:feed:<version>` keeps the raw text of the latest such entries for a week; the leader has reread what they were
-about.
+`leader:feed:<version>` keeps the raw text of the latest such entries for a week, and requests a scan of all jobs until
+one is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
-from msgspec import Struct, json
+from msgspec import Struct
 
+from pollux.ids import is_id
 from pollux.model.note import Note
 
 LEADER_NOTES = "leader:"  # of what the leader cannot read, and of its clock
@@ -21,13 +23,10 @@ SCHEDULES_CURE = (
     "put a schedule that works; if the leader's machine does not have the time zone, update its tzdata: "
     "the schedule is tried again every minute, and by each new leader"
 )
-NAMED_MAX = 100  # jobs that the note names; if there are more, the leader reads all jobs
-NAMED_BYTES_MAX = 40_000  # of all names together, below the size limit of a note
-NAME_CHARS_MAX = 500  # a longer id is counted, not named: truncated it could be another job's id
+NAMED_MAX = 50  # jobs that the note names; if there are more, the leader reads all jobs
 KEPT_MAX = 20  # feed entries
 WHY_CHARS_MAX = 120
 TEXT_CHARS_MAX = 600
-_encode = json.Encoder().encode
 
 
 class UnreadableNote(Struct, frozen=True):
@@ -35,9 +34,10 @@ class UnreadableNote(Struct, frozen=True):
 
     kind: str  # JOBS, SCHEDULES or FEED
     version: int
-    count: int
-    named: dict[str, str]  # the first jobs, or the latest entries, with the reason of each
+    count: int = 0
+    named: dict[str, str] = {}  # the first jobs, or the latest entries, with the reason of each
     texts: dict[str, str] = {}  # raw entries, as far as they can be shown
+    requests_scan: bool = False  # all jobs are still to be read: an entry may have named any of them
 
     @property
     def words(self) -> str:
@@ -54,22 +54,16 @@ def unreadable_note_key(kind: str, version: int) -> str:
 
 
 def jobs_value(jobs: dict[str, str]) -> dict[str, Any] | None:
-    """The value of the note about these jobs; None if there are none."""
-    named: dict[str, str] = {}
-    left = NAMED_BYTES_MAX
-    for name, why in jobs.items():
-        size = 0 if len(name) > NAME_CHARS_MAX else _size_of(name, why[:WHY_CHARS_MAX])
-        left -= size
-        if left < 0 or len(named) >= NAMED_MAX:
-            break
-        if size:
-            named[name] = why[:WHY_CHARS_MAX]
+    """The value of the note about these jobs; None if there are none.  An id that cannot be one of ours is counted."""
+    named = {name: why[:WHY_CHARS_MAX] for name, why in islice(jobs.items(), NAMED_MAX) if is_id(name)}
     return {"count": len(jobs), "named": named} if jobs else None
 
 
-def feed_value(before: UnreadableNote | None, entries: Iterable[tuple[int, str, str]]) -> dict[str, Any]:
+def feed_value(
+    before: UnreadableNote, entries: Iterable[tuple[int, str, str]], *, requests_scan: bool
+) -> dict[str, Any]:
     """The value of the feed note with these entries added, each as (id, why, text)."""
-    count, named, texts = (0, {}, {}) if before is None else (before.count, dict(before.named), dict(before.texts))
+    count, named, texts = before.count, dict(before.named), dict(before.texts)
     for number, why, text in entries:
         count += 1
         named[str(number)], texts[str(number)] = why[:WHY_CHARS_MAX], text[:TEXT_CHARS_MAX]
@@ -78,6 +72,7 @@ def feed_value(before: UnreadableNote | None, entries: Iterable[tuple[int, str, 
         "count": count,
         "named": {name: named[name] for name in kept},
         "texts": {name: texts.get(name, "") for name in kept},
+        "requests_scan": requests_scan,
     }
 
 
@@ -89,7 +84,8 @@ def unreadable_note(note: Note) -> UnreadableNote | None:
         return None
     if not isinstance(value, dict) or not isinstance(value.get("count"), int):
         return None
-    return UnreadableNote(kind, int(number), value["count"], _texts(value.get("named")), _texts(value.get("texts")))
+    named, texts = _texts(value.get("named")), _texts(value.get("texts"))
+    return UnreadableNote(kind, int(number), value["count"], named, texts, value.get("requests_scan") is True)
 
 
 def unusable_schedules(notes: Iterable[UnreadableNote]) -> str:
@@ -101,14 +97,6 @@ def unusable_schedules(notes: Iterable[UnreadableNote]) -> str:
 def unreadable_notes(notes: Iterable[Note]) -> tuple[UnreadableNote, ...]:
     found = [unreadable_note(note) for note in notes]
     return tuple([each for each in found if each is not None])
-
-
-def _size_of(name: str, why: str) -> int:
-    """The encoded size in bytes; 0 if it cannot be encoded."""
-    try:
-        return len(_encode((name, why)))
-    except ValueError:
-        return 0
 
 
 def _texts(value: Any) -> dict[str, str]:

@@ -45,6 +45,7 @@ from pollux.model import (
     Interval,
     JobUpdate,
     Memory,
+    NotePut,
     Once,
     OnEvent,
     Overlap,
@@ -168,18 +169,23 @@ def compose(term: TermState, now_ms: int, *, ready_max: int) -> PlanDraft:
         earlier=term.clock.next_earlier() if term.clock.earlier else (),
         cancels=tuple([CancelOrder(each.run.id, RETIRED) for each in draft.cancels]),
         updates=tuple([change.update for change in draft.changes]),
-        notes=term.unreadable.notes(consumed, now_ms, looks=term.inbox.scan_all is not None)
-        + term.counting.notes(consumed, len(draft.cancels), now_ms),
+        notes=(*_unreadable_notes(term, consumed, now_ms), *term.counting.notes(consumed, len(draft.cancels), now_ms)),
     )
     if term.clock.is_looking or not draft.plan.is_empty():  # the clock note alone causes no write
         _note_clock(term, draft)
     return draft
 
 
+def _unreadable_notes(term: TermState, consumed: tuple[int, ...], now_ms: int) -> list[NotePut]:
+    """The notes of what cannot be decoded or planned; those about jobs stay as they are during a scan of all jobs."""
+    unreadable = term.unreadable
+    is_scanned = unreadable.requests_scan and term.inbox.is_scanned
+    jobs = [] if term.inbox.scan_all is not None else unreadable.job_notes()
+    return jobs + unreadable.feed_note(consumed, now_ms, is_scanned=is_scanned)
+
+
 def _note_clock(term: TermState, draft: PlanDraft) -> None:
-    inbox = term.inbox
-    is_written = inbox.scan_all is None and not any(work.writes for work in inbox.work.values())
-    notes = term.clock.notes(draft.now_ms, is_written=is_written)
+    notes = term.clock.notes(draft.now_ms, is_written=term.inbox.is_scanned)
     if notes:
         draft.plan = replace(draft.plan, notes=draft.plan.notes + notes)
 
@@ -422,7 +428,7 @@ def accept(term: TermState, draft: PlanDraft, advanced: Advanced) -> PlanReport:
     inbox, kept = term.inbox, draft.plan.kept(advanced.updates)
     inbox.refs.done(draft.done)
     inbox.refs.drop(feed for feed in draft.plan.consumed if feed not in kept)
-    term.unreadable.accept(draft.plan)
+    term.unreadable.accept(draft.plan, draft.now_ms)
     term.counting.accept(draft.plan, draft.now_ms, kept)
     term.clock.accept(draft.plan)
     for each in draft.plan.earlier:
@@ -565,7 +571,7 @@ def _changed(term: TermState, change: PlannedUpdate, answer: Answer) -> bool:
         work.feeds = work.feeds[change.feeds :]
     slot.memory = change.update.memory
     if change.skip is not None and change.skip[3] == BROKEN and slot.job.declared:
-        term.unreadable.put_schedule(job_id, slot.memory.last_error, term.seen_ms)
+        term.unreadable.schedules[job_id] = slot.memory.last_error
     if change.is_first:
         term.ends_written.add(job_id)
     if work is not None:

@@ -45,6 +45,7 @@ from pollux.model import (
     RunState,
     Spoilt,
 )
+from pollux.model.unreadable import FEED
 from pollux.outcome import describe
 from pollux.plan.due_decision import lies_ahead, place
 from pollux.plan.gate import declared_key, handler_key, handlers_of, previous_key, unreadable_key
@@ -229,6 +230,14 @@ class Planner:
             held=dict(held_runs.held) | {"gate": len(held_runs.to_check), "later": held_runs.later},
         )
 
+    def is_outdated(self, now_ms: int) -> bool:
+        """Whether a new planner must begin: entries that could not be decoded were consumed, which may report anything.
+
+        A scan of all jobs ends first: else each such entry would restart it.
+        """
+        rebuild_ms = self._term.unreadable.rebuild_ms
+        return rebuild_ms is not None and now_ms >= rebuild_ms and self._term.inbox.scan_all is None
+
     @property
     def left_over(self) -> bool:
         """Whether another plan could do more right now."""
@@ -256,12 +265,11 @@ def _apply_entry(term: TermState, item: FeedItem) -> None:
     inbox.refs.open(mark)
     match item.entry:
         case Ended(ends):
-            term.counting.read(feed, ends)
-            term.clock.saw(max([end.ended_ms for end in ends], default=0))
-            for end in ends:
-                _apply_end(term, mark, end)
-        case JobsPut() | JobsDeleted() | JobsMoved() | Spoilt():
+            _apply_ends(term, mark, ends)
+        case JobsPut() | JobsDeleted() | JobsMoved():
             _apply_jobs(term, feed, item.entry)
+        case Spoilt():
+            term.unreadable.entries[feed] = item.entry
         case Arrived(run_ids):
             for run_id in run_ids:
                 inbox.ask_run(run_id, feed)
@@ -272,11 +280,7 @@ def _apply_entry(term: TermState, item: FeedItem) -> None:
             inbox.ask_nodes(feed)
 
 
-def _apply_jobs(term: TermState, feed: int, entry: JobsPut | JobsDeleted | JobsMoved | Spoilt) -> None:
-    if isinstance(entry, Spoilt):  # it may concern any job; all else was read when this planner began
-        term.unreadable.entries[feed] = entry
-        term.inbox.ask_all_jobs(feed)
-        return
+def _apply_jobs(term: TermState, feed: int, entry: JobsPut | JobsDeleted | JobsMoved) -> None:
     for job_id in entry.ids:
         work = term.inbox.work_of(job_id, feed)
         term.inbox.jobs[job_id] = None
@@ -285,6 +289,13 @@ def _apply_jobs(term: TermState, feed: int, entry: JobsPut | JobsDeleted | JobsM
         if isinstance(entry, JobsMoved):
             work.is_moved = True
             work.leave(feed)
+
+
+def _apply_ends(term: TermState, mark: Mark, ends: Sequence[End]) -> None:
+    term.counting.read(mark[0], ends)
+    term.clock.saw(max([end.ended_ms for end in ends], default=0))
+    for end in ends:
+        _apply_end(term, mark, end)
 
 
 def _apply_end(term: TermState, mark: Mark, end: End) -> None:
@@ -334,7 +345,8 @@ def learn_unreadable(term: TermState, job: Unreadable) -> None:
     term.disarm(job.name)
     term.slots.drop(job.name)
     term.inbox.finish(job.name)
-    term.unreadable.put(job.name, job.why, term.seen_ms)
+    term.unreadable.schedules.pop(job.name, None)
+    term.unreadable.jobs[job.name] = job.why
 
 
 def learn_all_jobs(term: TermState, found: Sequence[Job | Unreadable], after: str | None) -> None:
@@ -349,8 +361,6 @@ def learn_all_jobs(term: TermState, found: Sequence[Job | Unreadable], after: st
     batch_size = sum([job.next_due_ms is None and job.last_due_ms is None for job in jobs])
     for job in jobs:
         work = inbox.work_of(job.id)
-        for feed in scan.feeds[:1]:  # while one of them is in the feed, the next leader scans all jobs again
-            inbox.work_of(job.id, feed)
         work.is_put, work.batch_size = True, max(work.batch_size, batch_size)
         learn_job(term, job.id, job)
     for each in found:
@@ -358,7 +368,6 @@ def learn_all_jobs(term: TermState, found: Sequence[Job | Unreadable], after: st
             learn_unreadable(term, each)
     scan.after = after
     if after is None:
-        inbox.refs.done(scan.feeds)
         inbox.scan_all = None
     term.trim()
 
@@ -378,9 +387,9 @@ def learn_job(term: TermState, job_id: str, job: Job | Unreadable | None) -> Non
     if isinstance(job, Unreadable):
         learn_unreadable(term, job)
         return
-    term.unreadable.drop(job_id)
+    term.unreadable.jobs.pop(job_id, None)
     if job is None:
-        term.unreadable.drop_schedule(job_id)
+        term.unreadable.schedules.pop(job_id, None)
         term.forget_job(job_id)
         return
     slot = term.slots.get(job_id)
@@ -425,7 +434,7 @@ def _place(term: TermState, slot: JobSlot, job: Job, old: Job | None, *, is_plac
         next_ms = None
         _record_bad_schedule(term, slot, job, describe(error))
     else:
-        term.unreadable.drop_schedule(job.id)
+        term.unreadable.schedules.pop(job.id, None)
     slot.placed = job.revision
     if next_ms != slot.next_ms:
         slot.place(next_ms)
@@ -438,9 +447,9 @@ def _record_bad_schedule(term: TermState, slot: JobSlot, job: Job, why: str) -> 
     if not is_known:
         term.inbox.work_of(job.id).error = why
     if job.declared:
-        term.unreadable.put_schedule(job.id, why, term.seen_ms)
+        term.unreadable.schedules[job.id] = why
     else:
-        term.unreadable.drop_schedule(job.id)
+        term.unreadable.schedules.pop(job.id, None)
 
 
 def learn_run(term: TermState, run_id: str, run: Run | None) -> None:
@@ -489,8 +498,12 @@ def _wake(term: TermState, key: str, feeds: Sequence[int]) -> None:
 
 
 def recheck_unreadable(term: TermState, notes: Iterable[Note]) -> None:
-    """Recheck, as if just put, the jobs that the previous leader could not decode or plan."""
-    for found in term.unreadable.recall(notes):
+    """Recheck, as if just put, the jobs that the previous leader could not decode or plan, or did not hear of."""
+    for found in term.unreadable.recall(notes, term.seen_ms):
+        if found.kind == FEED:
+            if found.requests_scan:
+                term.inbox.ask_all_jobs()
+            continue
         for job_id in found.named:
             term.inbox.work_of(job_id).is_put = True
             term.inbox.jobs[job_id] = None

@@ -114,11 +114,10 @@ class JobWork:
 class JobScan:
     """Scan of all jobs, a page at a time, because of an undecodable entry or a jump back of the clock."""
 
-    __slots__ = ("after", "feeds", "is_ahead")
+    __slots__ = ("after", "is_ahead")
 
     def __init__(self) -> None:
         self.after: str | None = None
-        self.feeds: list[int] = []
         self.is_ahead = True  # only jobs whose due time is too far ahead
 
 
@@ -171,14 +170,16 @@ class FeedLedger:
             self.nodes.append(feed)
             self.refs.add(feed)
 
-    def ask_all_jobs(self, feed: int | None = None, *, ahead: bool = False) -> None:
+    def ask_all_jobs(self, *, ahead: bool = False) -> None:
         """Request a scan of all jobs from the first one; `ahead`: only of due times that are too far ahead."""
         self.scan_all = self.scan_all or JobScan()
         self.scan_all.after = None
         self.scan_all.is_ahead = self.scan_all.is_ahead and ahead
-        if feed is not None:
-            self.scan_all.feeds.append(feed)
-            self.refs.add(feed)
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether no scan of all jobs is under way, and all due times that it corrected are written."""
+        return self.scan_all is None and not any(work.writes for work in self.work.values())
 
     def skip_learnt(self, work: JobWork, memory: Memory) -> None:
         """Drop the ends of entries that the memory includes already; it includes all ends of an entry or none."""
@@ -414,7 +415,11 @@ class TermState:
             return True
         if inbox.notes is not None or inbox.nodes is not None or inbox.scan_all is not None or self.clock.is_looking:
             return True
-        if self.unreadable.has_notes or (self.late and self.catch_up.left(self.seen_ms) >= 1):
+        if (
+            self.unreadable.requests_scan
+            or self.unreadable.job_notes()
+            or (self.late and self.catch_up.left(self.seen_ms) >= 1)
+        ):
             return True
         next_ms = self.timers.next_due_ms()
         return (next_ms is not None and next_ms <= self.seen_ms) or self.timers.needs_refill(
@@ -431,6 +436,7 @@ class TermState:
             self.held_runs.next_ms(),
             self.stops_end_ms,
             self.unreadable.again_ms,
+            self.unreadable.rebuild_ms,
             self.counting.again_ms,
             self.catch_up.ready_ms() if self.late else None,
         ]

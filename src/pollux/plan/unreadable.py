@@ -1,9 +1,13 @@
 """Jobs, schedules and feed entries that the leader cannot decode or plan, and the three notes that list them.
 
-Such a job is of another release or was written by hand: it is neither fired nor written, and all others go on.  It is
-read again every minute, whenever the feed names it, and at the start of the next term: so the note that lists it goes
-with the plan that consumes the entry that named it.  A job with an unusable schedule is rechecked as often and listed
-likewise; its requested runs run.
+*Jobs.*  Such a job is of another release or was written by hand: it is neither fired nor written, and all others go on.
+It is read again every minute, whenever the feed names it, and at the start of the next term: so the note that lists it
+goes with the plan that consumes the entry that named it.  A job with an unusable schedule is rechecked as often and
+listed likewise; its requested runs run.
+
+*Feed entries.*  The plan that consumes such an entry moves its text into a note.  What it reported is unknown, so the
+planner is then rebuilt from the store: a new one reads everything but jobs without a due time, and finds these by a
+scan of all jobs.  The note requests that scan until all that it found is written, so it is lost with no leader.
 """
 
 from __future__ import annotations
@@ -11,134 +15,79 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pollux.model import (
-    Note,
-    NotePut,
-    Plan,
-    Spoilt,
-    UnreadableNote,
-    feed_value,
-    jobs_value,
-    unreadable_note,
-    unreadable_note_key,
-)
-from pollux.model.unreadable import FEED, JOBS, SCHEDULES
+from pollux.model import Note, NotePut, Plan, Spoilt, UnreadableNote, feed_value, jobs_value, unreadable_note
+from pollux.model.unreadable import FEED, JOBS, SCHEDULES, unreadable_note_key
 
 AGAIN_MS = 60_000
 KEPT_MS = 7 * 24 * 3_600_000  # expiry of the note with the raw entries
-
-
-class NamedJobs:
-    """Jobs with the reason of each, and the note that lists them."""
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.why: dict[str, str] = {}
-        self._stored: dict[str, Any] | None = None  # the value of the stored note
-        self._is_stored = True
-
-    def recall(self, note: Note) -> UnreadableNote | None:
-        self._stored, self._is_stored = note.value, False
-        return unreadable_note(note)
-
-    def put(self, job_id: str, why: str) -> None:
-        if self.why.get(job_id) != why:
-            self.why[job_id], self._is_stored = why, False
-
-    def drop(self, job_id: str) -> None:
-        if self.why.pop(job_id, None) is not None:
-            self._is_stored = False
-
-    def notes(self) -> tuple[NotePut, ...]:
-        if self._is_stored or (value := jobs_value(self.why)) == self._stored:
-            return ()
-        return (NotePut(self.key, value),)
-
-    def accept(self, put: NotePut) -> None:
-        self._stored, self._is_stored = put.value, put.value == jobs_value(self.why)
+REBUILD_APART_MS = 5_000  # a planner that was rebuilt because of such entries lives at least this long
 
 
 class UnreadableState:
     """The leader's state of everything it cannot decode or plan."""
 
     def __init__(self, version: int) -> None:
-        self._unread = NamedJobs(unreadable_note_key(JOBS, version))
-        self._unplanned = NamedJobs(unreadable_note_key(SCHEDULES, version))
-        self._named = {each.key: each for each in (self._unread, self._unplanned)}
-        self.jobs, self.schedules = self._unread.why, self._unplanned.why
-        self.entries: dict[int, Spoilt] = {}  # open feed entries that cannot be decoded
-        self.again_ms: int | None = None
-        self._feed_key = unreadable_note_key(FEED, version)
-        self._kept: UnreadableNote | None = None
+        self.jobs: dict[str, str] = {}  # those that cannot be decoded, and why
+        self.schedules: dict[str, str] = {}  # those whose schedule cannot be used, and why
+        self.entries: dict[int, Spoilt] = {}  # feed entries that were read and are not consumed yet
+        self.rebuild_ms: int | None = None  # when the planner is to be rebuilt, because of consumed ones
+        self._listed = {unreadable_note_key(JOBS, version): self.jobs}
+        self._listed[unreadable_note_key(SCHEDULES, version)] = self.schedules
+        self._stored: dict[str, Any] = dict.fromkeys(self._listed)  # the values of the stored notes
+        self._feed_key, self._feed = unreadable_note_key(FEED, version), UnreadableNote(FEED, version)
+        self._checked_ms = self._rebuild_from_ms = 0
 
-    def recall(self, notes: Iterable[Note]) -> list[UnreadableNote]:
-        """Read the notes of the previous leader; returns those about jobs, which are to be rechecked."""
-        found = {note.key: note for note in notes if note.key in self._named or note.key == self._feed_key}
-        kept = found.pop(self._feed_key, None)
-        self._kept = None if kept is None else unreadable_note(kept)
-        recalled = [self._named[key].recall(note) for key, note in found.items()]
-        return [each for each in recalled if each is not None]
-
-    def put(self, job_id: str, why: str, now_ms: int) -> None:
-        """Add a job that cannot be decoded; its schedule is then unknown."""
-        self._unplanned.drop(job_id)
-        self._unread.put(job_id, why)
-        self._schedule_recheck(now_ms)
-
-    def put_schedule(self, job_id: str, why: str, now_ms: int) -> None:
-        """Add a job whose schedule cannot be used."""
-        self._unplanned.put(job_id, why)
-        self._schedule_recheck(now_ms)
-
-    def drop(self, job_id: str) -> None:
-        """Remove a job that can be decoded, or was deleted."""
-        self._unread.drop(job_id)
-        self._cancel_recheck()
-
-    def drop_schedule(self, job_id: str) -> None:
-        """Remove a job whose schedule can be used, or that was deleted."""
-        self._unplanned.drop(job_id)
-        self._cancel_recheck()
+    def recall(self, notes: Iterable[Note], now_ms: int) -> list[UnreadableNote]:
+        """Read the notes of the previous leader; returns those after which jobs must be read."""
+        found = {note.key: note for note in notes if note.key in self._listed or note.key == self._feed_key}
+        recalled = {key: unreadable_note(note) for key, note in found.items()}
+        self._stored |= {key: note.value for key, note in found.items() if key in self._listed}
+        self._feed = recalled.get(self._feed_key) or self._feed
+        self._rebuild_from_ms = now_ms + REBUILD_APART_MS if self._feed.requests_scan else now_ms
+        return [each for each in recalled.values() if each is not None]
 
     @property
-    def has_notes(self) -> bool:
-        """Whether there is a note to write."""
-        return bool(self._unread.notes() or self._unplanned.notes())
-
-    def _schedule_recheck(self, now_ms: int) -> None:
-        if self.again_ms is None:
-            self.again_ms = now_ms + AGAIN_MS
-
-    def _cancel_recheck(self) -> None:
-        if not (self.jobs or self.schedules):
-            self.again_ms = None
+    def again_ms(self) -> int | None:
+        """When all listed jobs are rechecked."""
+        return self._checked_ms + AGAIN_MS if self.jobs or self.schedules else None
 
     def is_time(self, now_ms: int) -> bool:
-        """Whether all jobs are to be rechecked now; the next recheck is a minute later."""
-        if self.again_ms is None or self.again_ms - AGAIN_MS <= now_ms < self.again_ms:
-            return False
-        is_over = now_ms >= self.again_ms
-        self.again_ms = now_ms + AGAIN_MS
+        """Whether the listed jobs are to be rechecked now; the next recheck is a minute later."""
+        is_over = self.again_ms is not None and now_ms >= self.again_ms
+        if is_over or self.again_ms is None or now_ms < self._checked_ms:
+            self._checked_ms = now_ms
         return is_over
+
+    @property
+    def requests_scan(self) -> bool:
+        """Whether the stored note requests a scan of all jobs, and this planner makes it."""
+        return self._feed.requests_scan and self.rebuild_ms is None
 
     def spoilt(self, consumed: Iterable[int]) -> tuple[int, ...]:
         """Those of these entries that could not be decoded."""
         return tuple([number for number in consumed if number in self.entries]) if self.entries else ()
 
-    def notes(self, consumed: Iterable[int], now_ms: int, *, looks: bool) -> tuple[NotePut, ...]:
-        """The notes for a plan that consumes these.  During a scan of all jobs (`looks`) those about jobs stay."""
-        puts = [] if looks else [*self._unread.notes(), *self._unplanned.notes()]
-        entries = [(number, self.entries[number]) for number in self.spoilt(consumed)]
-        if entries:
-            value = feed_value(self._kept, [(number, entry.why, entry.text) for number, entry in entries])
-            puts.append(NotePut(self._feed_key, value, expires_ms=now_ms + KEPT_MS))
-        return tuple(puts)
+    def job_notes(self) -> list[NotePut]:
+        """The notes about jobs that differ from the stored ones."""
+        values = {key: jobs_value(jobs) for key, jobs in self._listed.items()}
+        return [NotePut(key, value) for key, value in values.items() if value != self._stored[key]]
 
-    def accept(self, plan: Plan) -> None:
+    def feed_note(self, consumed: Iterable[int], now_ms: int, *, is_scanned: bool) -> list[NotePut]:
+        """The note about entries for a plan that consumes these; `is_scanned`: all that the scan found is written."""
+        entries = [(number, self.entries[number]) for number in self.spoilt(consumed)]
+        if not entries and not (is_scanned and self.requests_scan):
+            return []
+        value = feed_value(self._feed, [(n, each.why, each.text) for n, each in entries], requests_scan=bool(entries))
+        return [NotePut(self._feed_key, value, expires_ms=now_ms + KEPT_MS)]
+
+    def accept(self, plan: Plan, now_ms: int) -> None:
+        """Apply a plan that was written."""
         for put in plan.notes:
-            if put.key in self._named:
-                self._named[put.key].accept(put)
+            if put.key in self._listed:
+                self._stored[put.key] = put.value
             elif put.key == self._feed_key:
-                self._kept = unreadable_note(Note(put.key, put.value))
-        for number in plan.consumed if self.entries else ():
-            self.entries.pop(number, None)
+                self._feed = unreadable_note(Note(put.key, put.value)) or self._feed
+        if plan.spoilt:
+            self.rebuild_ms = max(now_ms, self._rebuild_from_ms)
+            for number in plan.spoilt:
+                self.entries.pop(number, None)

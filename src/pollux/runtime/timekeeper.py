@@ -8,15 +8,14 @@
 The planner's memory counts only once its plan is answered.  A dropped planner is rebuilt from the store, so a mistake
 here costs reads and never a firing.  An idle turn writes nothing.
 
-The content of a feed entry that cannot be decoded is unknown, so the planner is rebuilt after it and looks at all jobs.
-That is expensive: entries that follow soon are left unapplied for some seconds, and then handled together.
+A feed entry that cannot be decoded may report anything.  So the planner is dropped after the plan that consumed it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -60,41 +59,6 @@ from pollux.secrets import hide
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, RunFilter, Store
 from pollux.store.decoding import as_far, stops_as_far
 from pollux.units import format_ms
-
-APART_MS = 5_000  # from the end of one scan of all jobs to the next
-WAITING_MAX = 500  # entries that are left for so long; with more of them the next scan begins when the last one ends
-UNREADABLE_MAX = 1_000  # unreadable entries that one read of the feed makes room for
-
-
-class UnreadableEntries:
-    """Feed entries that cannot be decoded, and when the planner is rebuilt because of them."""
-
-    def __init__(self) -> None:
-        self.known: dict[int, Spoilt] = {}  # the planner was rebuilt after these
-        self.waiting: dict[int, Spoilt] = {}
-        self._busy_at = -math.inf  # when one of `known` was last in the feed
-
-    def __len__(self) -> int:
-        return len(self.known) + len(self.waiting)
-
-    @property
-    def page(self) -> int:
-        """How many more entries must be read so that these do not hide the others."""
-        return min(UNREADABLE_MAX, len(self))
-
-    def rebuild_after(self, items: Iterable[FeedItem], now: float) -> dict[int, Spoilt]:
-        """Return the entries after which the planner must be rebuilt now; usually none."""
-        found = {item.id: item.entry for item in items if isinstance(item.entry, Spoilt)}
-        self.known = {number: entry for number, entry in found.items() if number in self.known}
-        self.waiting = {number: entry for number, entry in found.items() if number not in self.known}
-        if self.known:  # let the current scan end: else each new entry would restart it
-            self._busy_at = now
-            return {}
-        if not self.waiting or (now - self._busy_at < APART_MS and len(self.waiting) < WAITING_MAX):
-            return {}
-        self.known, self.waiting, self._busy_at = self.waiting, {}, now
-        return self.known
-
 
 Rests = tuple[tuple[float, float], ...]
 
@@ -159,7 +123,6 @@ class Timekeeper(Loop):
         self._ends = self._puts = 0  # read in this turn; 0 if there may be more
         self._fruitless = 0  # turns in a row that had something to do and did nothing
         self._reported: dict[tuple[str, str], str] = {}  # unreadable records that were reported, and why
-        self._spoilt = UnreadableEntries()
         self._failing_since: float | None = None  # every turn has failed since then
 
     def trigger(self) -> None:
@@ -221,7 +184,7 @@ class Timekeeper(Loop):
         if self._unanswered is not None:
             return await self._write(term, planner, self._unanswered)
         begun = self.clock.mono_ms()
-        planner = await self._read_feed(term, planner)
+        await self._read_feed(planner)
         await self._learn(planner)
         plan = planner.plan(self.time.now_ms())
         if plan.is_empty():
@@ -244,8 +207,9 @@ class Timekeeper(Loop):
 
     async def _planner_of(self, term: int) -> Planner:
         """Return the planner of this term; a new one is built from the store."""
-        if self.planner is not None and self._term == term:
-            return self.planner
+        planner = self.planner if self._term == term else None
+        if planner is not None and (self._unanswered or not planner.is_outdated(self.time.now_ms())):
+            return planner
         self._forget()
         planner = self.make_planner()
         notes, nodes, counts = await self._notes(), await self._nodes(), await self.store.counts()
@@ -254,6 +218,8 @@ class Timekeeper(Loop):
             self.time.now_ms(), notes=notes, held=held, nodes=nodes, ready=counts.ready, left=self._unreported
         )
         await self._learn(planner, looks=False)
+        if self.on_notes is not None:
+            self.on_notes(tuple(note.key for note in notes))
         self.planner, self._term, self._unreported = planner, term, None
         self._is_triggered = True  # what is due is due now
         self.rebuilds += 1
@@ -274,46 +240,28 @@ class Timekeeper(Loop):
         self._report("run", unreadable)
         return list(page.runs), page.next
 
-    async def _read_feed(self, term: int, planner: Planner) -> Planner:
-        """Apply new entries; return the planner, which is a new one if an entry cannot be decoded."""
+    async def _read_feed(self, planner: Planner) -> None:
+        """Apply new entries."""
         wait_ms = self._wait_ms(planner)
         self._is_triggered, self._ends, self._puts = False, 0, 0
-        limit, sent = FEED_LIMIT + self._spoilt.page, self.clock.mono_ms()
-        feed = await self.interruptible(self.store.feed(limit=limit, wait_ms=wait_ms))
+        sent = self.clock.mono_ms()
+        feed = await self.interruptible(self.store.feed(limit=FEED_LIMIT, wait_ms=wait_ms))
         if feed is None:
-            return planner  # another turn was requested; the entries are still there
+            return  # another turn was requested; the entries are still there
         self.time.learn(feed.now_ms, sent=sent)
-        if any(isinstance(item.entry, Spoilt) for item in feed.items) or self._spoilt:
-            planner = await self._rebuilt_after(term, planner, feed.items)
+        unreadable: list[Unreadable] = []
         for item in feed.items:
-            if item.id in self._spoilt.waiting:
-                continue
             planner.apply(item)
             if isinstance(item.entry, NotesChanged) and self.on_notes is not None:
                 self.on_notes(item.entry.keys)
-        if len(feed.items) < limit:
+            elif isinstance(item.entry, Spoilt):
+                unreadable.append(Unreadable(str(item.id), f"{item.entry.why}: {item.entry.text}"))
+        self._report("entry", unreadable)
+        if len(feed.items) < FEED_LIMIT:
             self._ends = sum([len(item.entry.ends) for item in feed.items if isinstance(item.entry, Ended)])
             self._puts = sum([len(item.entry.ids) for item in feed.items if isinstance(item.entry, JobsPut)])
         if self.events.wants(RunStopped):
             self._emit_stopped(feed.items)
-        return planner
-
-    async def _rebuilt_after(self, term: int, planner: Planner, items: Sequence[FeedItem]) -> Planner:
-        """Rebuild the planner after entries that cannot be decoded; it finds most of their content in the store.
-
-        The rest is in the jobs: the entries stay in the feed until that planner has looked at all of them.
-        """
-        spoilt = self._spoilt.rebuild_after(items, self.clock.mono_ms())
-        is_known = not spoilt
-        if is_known:
-            return planner
-        records = [Unreadable(str(number), f"{entry.why}: {entry.text}") for number, entry in spoilt.items()]
-        self._report("entry", records, together=True)
-        self._forget()
-        planner = await self._planner_of(term)
-        if self.on_notes is not None:
-            self.on_notes(tuple(note.key for note in await self._notes()))
-        return planner
 
     def _wait_ms(self, planner: Planner) -> int:
         if not self.waits or self.is_woken or self._is_triggered or planner.left_over:
@@ -405,16 +353,15 @@ class Timekeeper(Loop):
         jobs, unreadable = await as_far(due)
         return [*jobs, *self._unreadable_jobs(unreadable)]
 
-    def _report(self, kind: str, unreadable: Sequence[Unreadable], *, together: bool = False) -> None:
-        """Report each unreadable record once, until its error changes."""
+    def _report(self, kind: str, unreadable: Sequence[Unreadable]) -> None:
+        """Report unreadable records once, those of one call together, until their error changes."""
         new = [each for each in unreadable if self._reported.get((kind, each.name)) != each.why]
-        for each in new:
-            if len(self._reported) >= REPORTED_MAX:
-                self._reported.clear()
-            self._reported[kind, each.name] = each.why
-        more = len(new) - 1 if together else 0
-        for each in new[:1] if together else new:
-            self.events.emit(RecordUnreadable(kind, each.name, each.why, more))
+        if not new:
+            return
+        if len(self._reported) >= REPORTED_MAX:
+            self._reported.clear()
+        self._reported |= {(kind, each.name): each.why for each in new}
+        self.events.emit(RecordUnreadable(kind, new[0].name, new[0].why, len(new) - 1))
 
     async def _write(self, term: int, planner: Planner, plan: Plan) -> Rest:
         is_again, self._unanswered = self._unanswered is not None, plan

@@ -7,9 +7,7 @@ A call that reads many records skips such a one and reports it at its end, with 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from random import Random
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -19,18 +17,18 @@ from pollux.errors import Illegible, StoreError, Unreadable, cannot_be_read
 from pollux.model import STOP, Back, Job, Note, Spoilt
 from pollux.store.contract import Settlement
 
-UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, ValueError)  # what reading it may raise
+UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, ValueError)  # what decoding may raise
 ILLEGIBLE = "what it says cannot be read"
 WHY_CHARS_MAX = 300
 TEXT_CHARS_MAX = 600
-BEHIND_PAGE, BEHIND_PAGES = 500, 4  # due jobs that are looked at behind those that cannot be read
+DUE_PAGE = 500  # due jobs that are read where the first ones cannot be decoded
 T = TypeVar("T")
 Read = TypeVar("Read")
 Answered = TypeVar("Answered")
 
 
 def legible(read: Callable[[Read], T], written: Read, what: str) -> T:
-    """As it is read, or told which one cannot be: `what` says it by its kind and name."""
+    """The decoded record; an error names it by `what`, its kind and name."""
     try:
         return read(written)
     except UNREADABLE as error:
@@ -42,7 +40,7 @@ def unreadable(what: str, error: Exception) -> StoreError:
 
 
 class BatchDecoder(Generic[Read, T]):
-    """One call that reads many of a kind: what cannot be read is left out, and told of with the answer."""
+    """The records of one call: those that cannot be decoded are left out and reported with its answer."""
 
     def __init__(self, kind: str, read: Callable[[Read], T]) -> None:
         self._kind, self._read = kind, read
@@ -63,19 +61,19 @@ class BatchDecoder(Generic[Read, T]):
 
     @property
     def count(self) -> int:
-        """Of those that could not be read so far."""
+        """The number of those that could not be decoded so far."""
         return len(self._unreadable)
 
     def answer(self, rest: Answered, *, first: int | None = None) -> Answered:
-        """The answer itself, if all of it could be read; who read past its end tells of the `first` so many alone."""
-        told = self._unreadable[:first]
-        if told:
-            raise Illegible(self._kind, told, rest) from self._cause
+        """The answer, if all of it was decoded; a call that read past its end reports the `first` so many only."""
+        reported = self._unreadable[:first]
+        if reported:
+            raise Illegible(self._kind, reported, rest) from self._cause
         return rest
 
 
 async def as_far(answer: Awaitable[T]) -> tuple[T, tuple[Unreadable, ...]]:
-    """What of an answer can be read, and what cannot."""
+    """The decoded part of an answer, and the rest."""
     try:
         return await answer, ()
     except Illegible as error:
@@ -84,7 +82,7 @@ async def as_far(answer: Awaitable[T]) -> tuple[T, tuple[Unreadable, ...]]:
 
 
 async def stops_as_far(answer: Awaitable[list[Note]]) -> tuple[list[Note], tuple[Unreadable, ...]]:
-    """Notes as far as they can be read; a pause that cannot be is one all the same."""
+    """Notes as `as_far` returns them; a pause that cannot be decoded holds all the same."""
     notes, unreadable = await as_far(answer)
     stops = [illegible_stop(each.name) for each in unreadable if each.name.startswith(STOP)]
     return [*notes, *stops], unreadable
@@ -94,44 +92,40 @@ def illegible_stop(key: str) -> Note:
     return Note(key, {"reason": ILLEGIBLE})
 
 
-class AsksDue(Protocol):
-    async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]: ...
+class DueJobs(Protocol):
+    """The part of a store that `due_as_far` reads."""
+
+    async def due(self, *, before_ms: int, limit: int) -> list[Job]: ...
 
 
-async def due_as_far(store: AsksDue, *, before_ms: int, limit: int) -> list[Job]:
-    """The most overdue jobs that can be read.
-
-    Nobody here fires one that cannot be, so it stays the most overdue: who asked for the first alone would never hear
-    of those behind it.
-    """
-    found, after, many = list[Job](), None, limit
-    for _ in range(1 + BEHIND_PAGES):
-        jobs, unreadable = await as_far(store.due(after=after, before_ms=before_ms, limit=many))
-        found += jobs
-        places = [(job.next_due_ms, job.id) for job in jobs] + [(each.due_ms, each.name) for each in unreadable]
-        known = [(due_ms, name) for due_ms, name in places if due_ms is not None]
-        if len(found) >= limit or len(places) < many or not known:
-            break
-        after, many = max(known), max(limit, BEHIND_PAGE)
-    return found[:limit]
+async def due_as_far(store: DueJobs, *, before_ms: int, limit: int) -> list[Job]:
+    """The most overdue jobs that can be decoded; one that cannot is not fired, and would hide those after it."""
+    jobs, unreadable = await as_far(store.due(before_ms=before_ms, limit=limit))
+    if unreadable:
+        jobs, _ = await as_far(store.due(before_ms=before_ms, limit=max(limit, DUE_PAGE)))
+    return jobs[:limit]
 
 
 def why(error: Exception) -> str:
-    return (str(error) or type(error).__name__)[:WHY_CHARS_MAX]
+    """The reason as text that can be stored."""
+    return _storable(str(error) or type(error).__name__)[:WHY_CHARS_MAX]
 
 
 def spoilt(error: Exception, written: object) -> Spoilt:
-    """An entry of the feed that cannot be read, as it can be shown: letters and marks, the rest as numbers."""
+    """A feed entry that cannot be decoded, with the start of its content as printable ASCII."""
     text = written if isinstance(written, bytes) else str(written).encode(errors="replace")
     shown = text[: 2 * TEXT_CHARS_MAX].decode(errors="backslashreplace")
     return Spoilt(why(error), ascii(shown)[1:-1][:TEXT_CHARS_MAX])
 
 
-REST_MS = 1_000  # after the first delivery, or up to twice as long; doubled by each one more
-REST_EACH_MS = 2  # at least, for each run of the job that this handle met since it was said: so many have their turn
+def _storable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
+REST_MS = 1_000  # after the first delivery; doubled by each one more
 REST_MAX_MS = 60_000
-SAY_AGAIN_MS = 60_000  # of one job
-SAID_MAX = 10_000  # jobs of which that is remembered; beyond it all may be named anew
+REPORT_AGAIN_MS = 60_000  # of one job
+REPORTED_MAX = 10_000  # jobs that are remembered as reported; beyond it all may be reported again
 _log = logging.getLogger("pollux.store")
 
 
@@ -143,48 +137,40 @@ class LeasedRow(NamedTuple):
 
 
 class HandedBack:
-    """The runs that a handle hands back, and what it says of it."""
+    """Runs that a handle hands back because it cannot decode their job, and the log line about each job."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock, self._dice = clock, Random()  # noqa: S311  a rest, no secret
-        self._said_ms: dict[str, float] = {}
-        self._met: Counter[str] = Counter()  # runs of each job, since that was said
+        self._clock = clock
+        self._reported_ms: dict[str, float] = {}
 
     def settlements(
         self, leased: Sequence[LeasedRow], reasons: Mapping[str, str], node: str, now_ms: int
     ) -> list[Settlement]:
-        """What hands them back, uncharged; their progress says why until somebody has them.  Reasons are by job."""
-        met = Counter([each.job_id for each in leased])
-        for job_id in met:
-            self._say(job_id, reasons[job_id])
-        self._met.update(met)
-        roll, words = self._dice.random(), f"node {node} cannot read its job; another one may"
-        rests = [rest_ms(each.fence, self._met[each.job_id], roll=roll) for each in leased]
+        """The settlements that hand them back, uncharged, with the reason as their progress; `reasons` are by job."""
+        for job_id in {each.job_id: None for each in leased}:
+            self._report(job_id, reasons[job_id])
+        words = f"node {node} cannot read its job; another one may"
         return [
-            Settlement(each.run_id, each.token, Back(now_ms + rest), progress=words)
-            for each, rest in zip(leased, rests, strict=True)
+            Settlement(each.run_id, each.token, Back(now_ms + rest_ms(each.fence)), progress=words) for each in leased
         ]
 
-    def _say(self, job_id: str, reason: str) -> None:
+    def _report(self, job_id: str, reason: str) -> None:
         now_ms = self._clock.mono_ms()
-        said_ms = self._said_ms.get(job_id)
-        if said_ms is not None and now_ms - said_ms < SAY_AGAIN_MS:
+        reported_ms = self._reported_ms.get(job_id)
+        if reported_ms is not None and now_ms - reported_ms < REPORT_AGAIN_MS:
             return
-        if len(self._said_ms) >= SAID_MAX:
-            self._said_ms.clear()
-            self._met.clear()
-        self._said_ms[job_id] = now_ms
-        self._met.pop(job_id, None)
+        if len(self._reported_ms) >= REPORTED_MAX:
+            self._reported_ms.clear()
+        self._reported_ms[job_id] = now_ms
         _log.warning(
             "job %r cannot be read here (%s): its runs are held back, seconds at first and up to %d s at a time, for a "
-            "node of a newer release; if there is none, somebody else wrote it: put it anew, or delete it",
+            "node of a newer release; if there is none, another program wrote it: put it again, or delete it",
             job_id,
             reason,
             REST_MAX_MS // 1000,
         )
 
 
-def rest_ms(fence: int, met: int, *, roll: float) -> int:
-    """Until it may be had again; `met` are the runs of its job, `roll` in [0, 1) is thrown by the caller."""
-    rest = max(REST_MS << min(fence - 1, 9), REST_EACH_MS * met)
-    return int(min(rest, REST_MAX_MS // 2) * (1 + roll))
+def rest_ms(fence: int) -> int:
+    """Rest of a run before it can be claimed again, by its number of deliveries."""
+    return min(REST_MS << min(fence - 1, 9), REST_MAX_MS)

@@ -35,7 +35,7 @@ from pollux.model import (
 )
 from pollux.model.leader_notes import ClockNote, clock_notes
 from pollux.store.contract import JobFilter
-from pollux.store.decoding import BEHIND_PAGE, BEHIND_PAGES, BatchDecoder, illegible_stop
+from pollux.store.decoding import DUE_PAGE, BatchDecoder, illegible_stop
 from pollux.store.job_cache import JobCache, JobDecoder
 from pollux.store.move_marks import MARKS, read_marks, seal_words
 from pollux.store.relational import rows
@@ -156,7 +156,7 @@ def _due(tx: SqliteTransaction, found: list[Version], now_ms: int) -> list[Job]:
     firsts: list[Job] = []
     for version in found:
         tx.version, reading = version.number, JobDecoder(JobCache().job)
-        due = jobs.due(tx, None, now_ms, BEHIND_PAGE * BEHIND_PAGES)
+        due = jobs.due(tx, None, now_ms, DUE_PAGE)
         firsts += islice((job for row in due if (job := reading.job(row)) is not None), DUE_MAX)
     tx.version = SCHEDULER_VERSION
     return firsts
