@@ -32,7 +32,7 @@ STEPS = (
     ("POST", f"{RUNS}/r1/cancel", f"{RUNS}/{{run_id}}/cancel", {"reason": "no"}, "cancel", "r1", "no"),
     ("POST", f"{RUNS}/batch", f"{RUNS}/batch", {"job_id": "a", "runs": [{"delay": "1h", "id": "r2"}]},
      "enqueue", "a", "run r2"),
-    ("POST", f"{JOBS}/a/cancel", f"{JOBS}/{{job_id}}/cancel", None, "cancel", "a", "run r2"),
+    ("POST", f"{JOBS}/a/cancel", f"{JOBS}/{{job_id}}/cancel", None, "cancel", "a", ""),
     ("POST", f"{DEAD}/d1/revive", f"{DEAD}/{{run_id}}/revive", None, "revive", "dead letters", "run d1"),
     ("DELETE", f"{DEAD}/d2", f"{DEAD}/{{run_id}}", None, "drop", "dead letters", "run d2"),
     ("POST", f"{DEAD}/revive", f"{DEAD}/revive", {"ids": ["d3"]}, "revive", "dead letters", "run d3"),

@@ -25,7 +25,7 @@ async def opened(folder):
 
 async def test_a_job_that_is_added_costs_one_write_and_its_audit_line_goes_along(tmp_path):
     async with opened(tmp_path) as (client, app):
-        stats = app._store.store.stats
+        stats = app._store.stats
         ops, commits = stats.ops, stats.commits
 
         await client.ok("POST", "/api/v2/jobs", {"id": "a", "handler": "fine", "interval": "1m"})
@@ -37,12 +37,12 @@ async def test_a_job_that_is_added_costs_one_write_and_its_audit_line_goes_along
 
 async def test_jobs_that_are_added_at_the_same_time_share_their_writes(tmp_path):
     async with opened(tmp_path) as (client, app):
-        before = app._store.store.stats.ops
+        before = app._store.stats.ops
 
         bodies = [{"id": f"job{number}", "handler": "fine"} for number in range(20)]
         await asyncio.gather(*(client.ok("POST", "/api/v2/jobs", body) for body in bodies))
 
-        assert app._store.store.stats.ops - before <= 2
+        assert app._store.stats.ops - before <= 2
         assert (await app.operations.audit.verify_audit()).lines == 20
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pollux import cron, every
-from pollux.model import Job, Retry, RunState
+from pollux.model import Job, Retry
 from pollux.store.contract import RunFilter
 from tests.acceptance.api_world import eventually, served
 
@@ -142,9 +142,7 @@ async def test_the_audit_log_tells_which_dead_letters_went_by_what_and_how_long_
 
         await eventually(are_dead, "they are dead")
         await client.app.operations.dead_letters.drop(["run0"])
-        await client.app.operations.dead_letters.drop_where(
-            RunFilter(states=(RunState.DEAD,), error="never works", job_id="bad1")
-        )
+        await client.app.operations.dead_letters.drop(where=RunFilter(error="never works", job_id="bad1"))
         await client.app.operations.dead_letters.drop()
         await client.app.pause("bad0", reason="they move", duration="90m")
         await client.app.pause(group="edge")

@@ -35,7 +35,7 @@ def test_the_same_one_is_told_of_once_a_minute_with_how_many_there_were():
     for _ in range(5):
         heard.refuse(401)
     heard.refuse(403, name="token:grafana")
-    assert [(each.who, each.status, each.more) for each in heard.told] == [
+    assert [(each.caller, each.status, each.more) for each in heard.told] == [
         ("192.0.2.7", 401, 0),
         ("token:grafana", 403, 0),
     ]

@@ -212,5 +212,5 @@ async def test_a_run_of_which_no_answer_came_is_named(app, store, ask):
     store.lose_answer("enqueue")
     with pytest.raises(StoreTimeout, match=r"run [0-9a-f]{28} of job home may have been accepted: no answer") as told:
         await getattr(app.operations.runs, ask)("home", **({"anyway": True} if ask == "run_now" else {}))
-    [run_id] = re.findall(r"`pollux runs show (\S+)` tells", str(told.value))
+    [run_id] = re.findall(r"`pollux runs show (\S+)` shows it", str(told.value))
     assert (await app.get_run(run_id)).job_id == "home"

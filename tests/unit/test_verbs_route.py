@@ -30,7 +30,7 @@ from pollux.version import __version__
 
 # Verbs that nobody asks from afar, and why.
 AT_HOME = {
-    **dict.fromkeys(("put_jobs", "put_each", "enqueue_each", "revive_where", "drop_where"), "routes have their rules"),
+    **dict.fromkeys(("put_jobs", "put_each", "enqueue_each"), "routes have their rules"),
     **dict.fromkeys(("job_row", "job_rows", "new_row", "reset_breaker", "health"), "routes of their own"),
     **dict.fromkeys(("kept", "keep", "forget", "store_now"), "what the API remembers of its requests, and until when"),
     **dict.fromkeys(("token_records", "tokens_used", "first_token", "needs_first_token"), "the door's own"),

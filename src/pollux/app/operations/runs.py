@@ -45,6 +45,7 @@ from pollux.store.contract import (
     BATCH_MAX,
     PAGE_MAX,
     Answer,
+    Audit,
     Joins,
     Pruning,
     RunAnswer,
@@ -62,14 +63,14 @@ _OPTIONS = ("params", "id", "key", "at", "delay", "priority", "connection")
 
 
 class RunAccepted(Struct, frozen=True):
-    """The answer to whoever asks for a run."""
+    """The answer to a request for a run."""
 
     run: Run  # as it is now
-    is_new: bool = True  # False: a run of this id was there already
-    kept: tuple[str, ...] = ()  # of that run: what it keeps although something else was asked for
+    is_new: bool = True  # False: a run of this id existed
+    kept: tuple[str, ...] = ()  # fields of the existing run that differ from the request
 
     def in_words(self, *, revive: str) -> str:
-        """What became of what was asked for; `revive` is how a dead run is let run again where it was asked."""
+        """A message for the caller; `revive` is how a dead run is revived through their interface."""
         if self.is_new:
             return "the run is accepted"
         words = f"run {self.run.id} exists already and is {self.run.state.value}"
@@ -78,43 +79,36 @@ class RunAccepted(Struct, frozen=True):
         return f"{words}; to run it again: {revive}" if self.run.state is RunState.DEAD else words
 
 
-def refuse_unknown(names: Iterable[str]) -> None:
-    """Arguments of the function are easily given as arguments of `enqueue`."""
-    for name in names:
-        hint = did_you_mean(name, _OPTIONS)
-        cure = f'the arguments of the function are params: enqueue(job, {{"{name}": ...}})'
-        known = f"it takes {', '.join(_OPTIONS)}"
-        raise InvalidInput(f"enqueue() has no option {name!r}{hint}", cure=known if hint else cure)
+@contextmanager
+def named_if_unanswered(run: Run) -> Iterator[None]:
+    """Add the id of the run to a timeout of the store: with it the caller can look, and repeat the request."""
+    try:
+        yield
+    except StoreTimeout as error:
+        what = f"run {run.id} of job {run.job_id} may have been accepted"
+        cure = f"`pollux runs show {run.id}` shows it, and the same id asks for the same run"
+        raise StoreTimeout(f"{what}: {error}; {cure}") from error
 
 
-def said(accepted: RunAccepted) -> Run:
-    """The run, for a caller who gets nothing else: what it asked for and did not get is logged."""
+def there_already(wanted: Run, there: Run) -> RunAccepted:
+    """The answer for a run whose id exists; `Conflict` if that one is of another job."""
+    if there.job_id != wanted.job_id:
+        raise Conflict(
+            f"run {wanted.id} is one of job {there.job_id!r}, not of {wanted.job_id!r}", cure="use another id"
+        )
+    kept = [word for name, word in _PARTS.items() if (getattr(wanted, name) or None) != (getattr(there, name) or None)]
+    return RunAccepted(there, is_new=False, kept=tuple(kept))
+
+
+def _logged(accepted: RunAccepted) -> Run:
+    """The run, for a caller who gets nothing else; a request that differs from an existing run is logged."""
     if accepted.kept:
         warn_existing_run(accepted.run.id, accepted.in_words(revive=f"await app.revive([{accepted.run.id!r}])"))
     return accepted.run
 
 
-@contextmanager
-def named_if_unanswered(run: Run) -> Iterator[None]:
-    """If no answer comes in time, whoever asked for the run is told by which id to look for it and to ask again."""
-    try:
-        yield
-    except StoreTimeout as error:
-        what = f"run {run.id} of job {run.job_id} may have been accepted"
-        cure = f"`pollux runs show {run.id}` tells, and the same id asks for the same run"
-        raise StoreTimeout(f"{what}: {error}; {cure}") from error
-
-
-def there_already(asked: Run, there: Run) -> RunAccepted:
-    """A run of that id is there; what of it differs from what was asked for?  It must be one of the same job."""
-    if there.job_id != asked.job_id:
-        raise Conflict(f"run {asked.id} is one of job {there.job_id!r}, not of {asked.job_id!r}", cure="use another id")
-    kept = [word for name, word in _PARTS.items() if (getattr(asked, name) or None) != (getattr(there, name) or None)]
-    return RunAccepted(there, is_new=False, kept=tuple(kept))
-
-
 async def overlapped(store: Store, job: Job, run_id: str, *, anyway: str) -> Conflict:
-    """The refusal of a run because another, `run_id`, was live; `anyway` is how a caller runs the job all the same.
+    """The refusal of a run because another, `run_id`, was live; `anyway` is how the caller's interface overrides it.
 
     The other may have ended since: its state is read after the refusal.  One that cannot be read counts as live.
     """
@@ -127,21 +121,21 @@ async def overlapped(store: Store, job: Job, run_id: str, *, anyway: str) -> Con
     return Conflict(f"job {job.id!r} has a live run, {run_id} ({state})", found=found, cure=cure)
 
 
-ANYWAY = "`anyway=True`"  # how Python asks for it; other interfaces have words of their own
+ANYWAY = "`anyway=True`"  # as in Python; other interfaces replace it
 FORGOTTEN = "those that ended are forgotten after a while: `pollux config` has history.age (7d unless set otherwise)"
-SLICE = 1_000  # payloads that are checked before other tasks get the loop
-Payload = tuple[dict[str, Any] | None, bytes | None]  # as it is, and as it is stored
+SLICE = 1_000  # payloads that are checked in one iteration of the loop
+Payload = tuple[dict[str, Any] | None, bytes | None]  # decoded, and as it is stored
 T = TypeVar("T")
 
 
 class RunRequest(Struct, frozen=True):
-    """One run that is asked for."""
+    """A run to enqueue."""
 
     job_id: str
     params: Mapping[str, Any] | None = None
     id: str | None = None
     key: str | None = None
-    at: str | None = None
+    at: str | datetime | None = None
     delay: str | float | None = None
     priority: int | str | None = None
 
@@ -177,19 +171,15 @@ class RunOperations(OperationGroup):
 
         One for later lets the job's schedule go on until its time has come.
         """
-        refuse_unknown(unknown)
-        if connection is None:
-            return said(await self.accept(job, params, id=id, key=key, at=at, delay=delay, priority=priority))
-        known, joined = await self._jobs.known(job), self._joined()
-        run = self._wanted(known, params, at, delay, priority, id=id, key=key, now_ms=await self._store.now())
-        await self._jobs.ensure_written(known)
-        [answer] = await joined.enqueue_in(connection, [run], ready_max=self._context.ready_max)
-        self._refuse(answer, known)
-        link_runs([run.id], self._context.trace_namespace)
-        if answer.answer is Answer.ALREADY:
-            [there] = await joined.get_runs_in(connection, [run.id])
-            return said(there_already(run, there or run))
-        return run
+        for name in unknown:  # arguments of the handler, given as those of `enqueue`
+            hint = did_you_mean(name, _OPTIONS)
+            cure = f'the arguments of the function are params: enqueue(job, {{"{name}": ...}})'
+            known = f"it takes {', '.join(_OPTIONS)}"
+            raise InvalidInput(f"enqueue() has no option {name!r}{hint}", cure=known if hint else cure)
+        accepted = await self.accept(
+            job, params, id=id, key=key, at=at, delay=delay, priority=priority, connection=connection
+        )
+        return _logged(accepted)
 
     async def accept(
         self,
@@ -201,21 +191,24 @@ class RunOperations(OperationGroup):
         at: str | datetime | None = None,
         delay: str | float | None = None,
         priority: int | str | None = None,
+        connection: Any = None,
     ) -> RunAccepted:
-        """As `enqueue`, and says whether the run is new, or was there already and kept what it had."""
+        """As `enqueue`; the answer shows whether the run is new or existed, with which differences."""
+        if connection is not None:
+            self._joins()
         known = await self._jobs.known(job)
-        run = self._wanted(known, params, at, delay, priority, id=id, key=key, now_ms=await self._store.now())
-        with named_if_unanswered(run):
-            [answer] = await self._jobs.offered(
-                known, lambda: self._store.enqueue([run], ready_max=self._context.ready_max)
-            )
-        self._refuse(answer, known)
-        link_runs([run.id], self._context.trace_namespace)
-        if answer.answer is Answer.ALREADY:
-            [there] = await self._store.get_runs([run.id])
-            return there_already(run, there or run)
-        await self._audit.record_enqueued([known.id], [run.id], run.payload)
-        return RunAccepted(run)
+        wanted = RunRequest(known.id, params, id, key, at, delay, priority)
+        run = self._wanted(known, wanted, now_ms=await self._store.now())
+        if connection is not None:
+            await self._jobs.ensure_written(known)
+            [answer] = await self._offer(known, [run], connection)
+        else:
+            with named_if_unanswered(run):
+                [answer] = await self._offer(known, [run])
+        accepted = await self._outcome(run, answer, known, connection)
+        if accepted.is_new and connection is None:
+            await self._audit.record_enqueued([known.id], [run.id], run.payload)
+        return accepted
 
     async def enqueue_many(
         self,
@@ -232,26 +225,21 @@ class RunOperations(OperationGroup):
         None is accepted if one of the params cannot be.  A batch that the store refuses ends it: those before stay.
         With a `connection` they are part of the caller's own transaction, as with `enqueue`.
         """
-        joined = None if connection is None else self._joined()
+        if connection is not None:
+            self._joins()
         known = await self._jobs.known(job)
         now_ms = await self._store.now()
         due_ms = self._due(at, delay, now_ms)
         rank = None if priority is None else priority_of(priority)
         bodies = await bodies_for(self._registry, known, params)
         ids: list[str] = []
-
-        if joined is not None:
+        if connection is not None:
             await self._jobs.ensure_written(known)
 
         async def write(runs: RunsAlike) -> None:
-            if joined is None:
-                answers = await self._jobs.offered(
-                    known, lambda: self._store.enqueue(runs, ready_max=self._context.ready_max)
-                )
-            else:
-                answers = await joined.enqueue_in(connection, runs, ready_max=self._context.ready_max)
-            told = [answer.answer for answer in answers]
-            if told.count(Answer.OK) == len(told):
+            answers = await self._offer(known, runs, connection)
+            found = [answer.answer for answer in answers]
+            if found.count(Answer.OK) == len(found):
                 ids.extend(runs.ids)
                 return
             ids.extend([each.id for each in answers if each.answer in (Answer.OK, Answer.ALREADY)])
@@ -261,15 +249,15 @@ class RunOperations(OperationGroup):
         one = self._run(known, None, due_ms, now_ms=now_ms, priority=rank)
         try:
             await write_in_turn(batches_like(one, bodies, now_ms, self._clock, self._dice), write)
-        finally:  # what was accepted before a refusal stays, and is told
+        finally:  # batches that were accepted before a refusal stay
             link_runs(ids, self._context.trace_namespace)
-            if joined is None:  # else it may yet be undone
+            if connection is None:  # else the transaction may yet be rolled back
                 await self._audit.record_enqueued([known.id], ids)
         return ids
 
-    async def enqueue_each(self, asks: Sequence[RunRequest]) -> list[RunAccepted | PolluxError]:
-        """Accept runs of jobs that are there, in batches: each run as it was accepted, or why it was not."""
-        ids = list(dict.fromkeys(ask.job_id for ask in asks))
+    async def enqueue_each(self, requests: Sequence[RunRequest]) -> list[RunAccepted | PolluxError]:
+        """Accept runs of stored jobs, in batches; answers for each the accepted run or the refusal."""
+        ids = list(dict.fromkeys(each.job_id for each in requests))
         jobs: dict[str, Job] = {}
         unreadable: dict[str, Unreadable] = {}
         for start in range(0, len(ids), PAGE_MAX):
@@ -277,17 +265,22 @@ class RunOperations(OperationGroup):
             jobs |= {job.id: job for job in found if job is not None}
             unreadable |= {job.name: job for job in unread}
         now_ms = await self._store.now()
-        made = [self._asked(ask, jobs, unreadable, now_ms) for ask in asks]
+        made = [self._requested(each, jobs, unreadable, now_ms) for each in requests]
         runs = [run for run in made if isinstance(run, Run)]
-        told: list[RunAnswer] = []
+        stored: list[RunAnswer] = []
         for start in range(0, len(runs), BATCH_MAX):
-            told += await self._store.enqueue(runs[start : start + BATCH_MAX], ready_max=self._context.ready_max)
-        there = await self._there([answer.id for answer in told if answer.answer is Answer.ALREADY])
-        left = iter(told)
+            stored += await self._store.enqueue(runs[start : start + BATCH_MAX], ready_max=self._context.ready_max)
+        there: dict[str, Run] = {}
+        existing = [answer.id for answer in stored if answer.answer is Answer.ALREADY]
+        for start in range(0, len(existing), PAGE_MAX):
+            there |= {run.id: run for run in await self._store.get_runs(existing[start : start + PAGE_MAX]) if run}
+        left = iter(stored)
         answers = [
             run if isinstance(run, PolluxError) else self._accepted(run, next(left), jobs, there) for run in made
         ]
-        await self._record_accepted(answers)
+        new = [each.run for each in answers if isinstance(each, RunAccepted) and each.is_new]
+        subjects, payload = dict.fromkeys(run.job_id for run in new), new[0].payload if len(new) == 1 else None
+        await self._audit.record_enqueued(subjects, [run.id for run in new], payload)
         return answers
 
     async def run_now(
@@ -309,12 +302,7 @@ class RunOperations(OperationGroup):
             )
         if answer.answer is Answer.OVERLAPPED:
             raise await overlapped(self._store, known, answer.detail, anyway=ANYWAY)
-        self._refuse(answer, known)
-        link_runs([run.id], self._context.trace_namespace)
-        if answer.answer is Answer.ALREADY:
-            [there] = await self._store.get_runs([run.id])
-            return said(there_already(run, there or run))
-        return run
+        return _logged(await self._outcome(run, answer, known))
 
     async def cancel(self, ref: object, *, reason: str = "") -> list[RunAnswer]:
         """Cancel a run by its id, or all live runs of a job: queued ones at once, running ones by request.
@@ -368,11 +356,12 @@ class RunOperations(OperationGroup):
     # inside
 
     def _look_at_requests(self) -> None:
-        """Handlers of this process hear of a cancellation now, not with the next renewal of their leases."""
+        """Renew the leases of this process now, which delivers cancel requests to its handlers."""
         if self._context.node is not None and self._context.node.crew is not None:
             self._context.node.crew.renew_now()
 
-    def _joined(self) -> Joins:
+    def _joins(self) -> Joins:
+        """The store, if it can write inside the caller's transaction."""
         if not self._store.capabilities.joins:
             raise InvalidInput(
                 f"a {self._store.capabilities.name} store cannot be part of your transaction",
@@ -381,25 +370,34 @@ class RunOperations(OperationGroup):
             )
         return cast("Joins", self._store)
 
-    def _asked(
-        self, ask: RunRequest, jobs: Mapping[str, Job], unreadable: Mapping[str, Unreadable], now_ms: int
+    async def _offer(self, job: Job, runs: Sequence[Run] | RunsAlike, connection: Any = None) -> list[RunAnswer]:
+        ready_max = self._context.ready_max
+        if connection is not None:
+            return await self._joins().enqueue_in(connection, runs, ready_max=ready_max)
+        return await self._jobs.offered(job, lambda: self._store.enqueue(runs, ready_max=ready_max))
+
+    async def _outcome(self, run: Run, answer: RunAnswer, job: Job, connection: Any = None) -> RunAccepted:
+        """The accepted run, or the existing one of its id; raises if it was refused."""
+        self._refuse(answer, job)
+        link_runs([run.id], self._context.trace_namespace)
+        if answer.answer is not Answer.ALREADY:
+            return RunAccepted(run)
+        joined = connection is not None
+        [there] = await (self._joins().get_runs_in(connection, [run.id]) if joined else self._store.get_runs([run.id]))
+        return there_already(run, there or run)
+
+    def _requested(
+        self, wanted: RunRequest, jobs: Mapping[str, Job], unreadable: Mapping[str, Unreadable], now_ms: int
     ) -> Run | PolluxError:
-        job = jobs.get(ask.job_id)
-        if ask.job_id in unreadable:
-            return Illegible("job", [unreadable[ask.job_id]], None)
+        job = jobs.get(wanted.job_id)
+        if wanted.job_id in unreadable:
+            return Illegible("job", [unreadable[wanted.job_id]], None)
         if job is None:
-            return NotFound("job", ask.job_id, cure="add it first")
+            return NotFound("job", wanted.job_id, cure="add it first")
         try:
-            return self._wanted(job, ask.params, ask.at, ask.delay, ask.priority, id=ask.id, key=ask.key, now_ms=now_ms)
+            return self._wanted(job, wanted, now_ms=now_ms)
         except InvalidInput as error:
             return error
-
-    async def _there(self, ids: Sequence[str]) -> dict[str, Run]:
-        found: dict[str, Run] = {}
-        for start in range(0, len(ids), PAGE_MAX):
-            runs = await self._store.get_runs(ids[start : start + PAGE_MAX])
-            found |= {run.id: run for run in runs if run is not None}
-        return found
 
     def _accepted(
         self, run: Run, answer: RunAnswer, jobs: Mapping[str, Job], there: Mapping[str, Run]
@@ -410,26 +408,12 @@ class RunOperations(OperationGroup):
         except PolluxError as error:
             return error
 
-    async def _record_accepted(self, answers: Sequence[RunAccepted | PolluxError]) -> None:
-        new = [each.run for each in answers if isinstance(each, RunAccepted) and each.is_new]
-        jobs, params = dict.fromkeys(run.job_id for run in new), new[0].payload if len(new) == 1 else None
-        await self._audit.record_enqueued(jobs, [run.id for run in new], params)
-
-    def _wanted(
-        self,
-        job: Job,
-        params: Mapping[str, Any] | None,
-        at: str | datetime | None,
-        delay: str | float | None,
-        priority: int | str | None,
-        *,
-        id: str | None,
-        key: str | None,
-        now_ms: int,
-    ) -> Run:
-        """The run that somebody asks for; `now_ms` is the store's time."""
-        rank, due_ms = None if priority is None else priority_of(priority), self._due(at, delay, now_ms)
-        return self._run(job, self._payload(job, params), due_ms, now_ms=now_ms, id=id, key=key, priority=rank)
+    def _wanted(self, job: Job, wanted: RunRequest, *, now_ms: int) -> Run:
+        """The run of a request; `now_ms` is the store's time."""
+        rank = None if wanted.priority is None else priority_of(wanted.priority)
+        due_ms = self._due(wanted.at, wanted.delay, now_ms)
+        payload = self._payload(job, wanted.params)
+        return self._run(job, payload, due_ms, now_ms=now_ms, id=wanted.id, key=wanted.key, priority=rank)
 
     def _run(
         self,
@@ -443,7 +427,7 @@ class RunOperations(OperationGroup):
         priority: int | None = None,
         cause: Cause = Cause.ENQUEUED,
     ) -> Run:
-        """An id that was given is of other characters than those of firings, so it can never take a firing's place."""
+        """A caller's id has no characters of the ids of firings, so it can never take the place of one."""
         run_id = new_id(now_ms, self._dice) if id is None else check_id(id, what="run id")
         return run_of(job, due_ms, cause, payload, id=run_id, key=check_key(key), priority=priority)
 
@@ -473,7 +457,7 @@ class RunOperations(OperationGroup):
 
 
 async def bodies_for(registry: Registry, job: Job, many: Iterable[Mapping[str, Any] | None]) -> list[bytes | None]:
-    """Of many runs, as they are stored."""
+    """The encoded payloads of many runs."""
     left, bodies = iter(many), list[bytes | None]()
     while some := list(islice(left, SLICE)):
         bodies += [body for _, body in payloads_for(registry, job, some)]
@@ -482,6 +466,7 @@ async def bodies_for(registry: Registry, job: Job, many: Iterable[Mapping[str, A
 
 
 def payloads_for(registry: Registry, job: Job, many: Iterable[Mapping[str, Any] | None]) -> list[Payload]:
+    """Checked payloads, each also encoded as it is stored."""
     try:
         payloads: list[Payload] = [payload_and_json(params) if params else (None, None) for params in many]
         if (handler := registry.get(job.handler)) is not None:
@@ -493,7 +478,7 @@ def payloads_for(registry: Registry, job: Job, many: Iterable[Mapping[str, Any] 
 
 
 def batches_like(one: Run, bodies: list[bytes | None], now_ms: int, clock: Clock, dice: Random) -> Iterator[RunsAlike]:
-    """The same run for each of the payloads, with an id of its own; `now_ms` is the store's time."""
+    """Batches of copies of the run, one for each payload, with ids of their own; `now_ms` is the store's time."""
     begun_ms = clock.mono_ms()
     for start in range(0, len(bodies), BATCH_MAX):
         some = bodies[start : start + BATCH_MAX]
@@ -502,18 +487,18 @@ def batches_like(one: Run, bodies: list[bytes | None], now_ms: int, clock: Clock
 
 
 async def write_in_turn(batches: Iterator[T], write: Callable[[T], Coroutine[Any, Any, None]]) -> None:
-    """The first write that fails ends it, and its error is the answer."""
+    """Write batch by batch, preparing the next one meanwhile; the first error ends it and is raised."""
     writing: asyncio.Task[None] | None = None
     try:
         for batch in batches:
             if writing is not None:
                 await writing
             writing = asyncio.create_task(write(batch))
-            await asyncio.sleep(0)  # it is sent before the next one is made
+            await asyncio.sleep(0)  # the write begins before the next batch is made
         if writing is not None:
             await writing
     finally:
-        if writing is not None and not writing.done():  # we were cut off meanwhile
+        if writing is not None and not writing.done():  # this call was cancelled
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
 
@@ -522,60 +507,43 @@ REVIVE_PAGE = 500
 
 
 class DeadLetterOperations(OperationGroup):
-    """Revive and drop runs that are dead."""
+    """Revive and drop dead letters: by id, of a job, all that match a filter, or (none of these) all."""
 
-    async def revive(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> list[RunAnswer]:
-        """Let dead letters run again: these, those of a job, or (neither given) all."""
-        return await self._revive_each(self._dead(run_ids, job), self._chosen_by(run_ids, job))
-
-    async def drop(self, run_ids: Sequence[str] | None = None, *, job: object = None) -> int:
-        """Forget dead letters for good: these, those of a job, or all."""
-        return await self._drop_each(self._dead(run_ids, job), self._chosen_by(run_ids, job))
-
-    async def revive_where(self, where: RunFilter) -> list[RunAnswer]:
-        """Let all dead letters run again that the filter means."""
-        return await self._revive_each(self._dead_where(where), filter_words(where))
-
-    async def drop_where(self, where: RunFilter) -> int:
-        """Forget all dead letters for good that the filter means."""
-        return await self._drop_each(self._dead_where(where), filter_words(where))
-
-    async def _dead(self, run_ids: Sequence[str] | None, job: object) -> AsyncIterator[list[str]]:
-        """Batches of ids of dead letters: those given, those of a job, or all."""
-        if run_ids is not None:
-            for start in range(0, len(run_ids), REVIVE_PAGE):
-                yield list(run_ids[start : start + REVIVE_PAGE])
-            return
-        async for ids in self._dead_where(_dead_of(job)):
-            yield ids
-
-    async def _dead_where(self, where: RunFilter) -> AsyncIterator[list[str]]:
-        after: str | None = None
-        while True:
-            page = await self._store.list_runs(where, after=after, limit=REVIVE_PAGE)
-            if page.runs:
-                yield [run.id for run in page.runs]
-            after = page.next
-            if after is None:
-                return
-
-    async def _revive_each(self, dead: AsyncIterator[list[str]], by: str) -> list[RunAnswer]:
+    async def revive(
+        self, run_ids: Sequence[str] | None = None, *, job: object = None, where: RunFilter | None = None
+    ) -> list[RunAnswer]:
+        """Make dead letters ready again."""
         answers: list[RunAnswer] = []
-        async for ids in dead:
-            audit = self._audit.runs_on_record("revive", "dead letters", ids, by)
+        async for ids, audit in self._batches("revive", run_ids, job, where):
             answers += await self._store.revive(ids, audit=audit)
         return answers
 
-    async def _drop_each(self, dead: AsyncIterator[list[str]], by: str) -> int:
+    async def drop(
+        self, run_ids: Sequence[str] | None = None, *, job: object = None, where: RunFilter | None = None
+    ) -> int:
+        """Delete dead letters."""
         dropped = 0
-        async for ids in dead:
-            named = Pruning(ids=tuple(ids), limit=len(ids))
-            dropped += await self._store.prune(named, audit=self._audit.runs_on_record("drop", "dead letters", ids, by))
+        async for ids, audit in self._batches("drop", run_ids, job, where):
+            dropped += await self._store.prune(Pruning(ids=tuple(ids), limit=len(ids)), audit=audit)
         return dropped
 
-    def _chosen_by(self, run_ids: Sequence[str] | None, job: object) -> str:
-        return "" if run_ids is not None else filter_words(_dead_of(job))
-
-
-def _dead_of(job: object) -> RunFilter:
-    return RunFilter(states=(RunState.DEAD,), job_id=None if job is None else job_id_of(job))
+    async def _batches(
+        self, action: str, run_ids: Sequence[str] | None, job: object, where: RunFilter | None
+    ) -> AsyncIterator[tuple[list[str], Audit]]:
+        """Ids, at most a page, each with its audit line."""
+        if run_ids is not None:
+            for start in range(0, len(run_ids), REVIVE_PAGE):
+                ids = list(run_ids[start : start + REVIVE_PAGE])
+                yield ids, self._audit.runs_on_record(action, "dead letters", ids)
+            return
+        where = where or RunFilter(job_id=None if job is None else job_id_of(job))
+        where = replace(where, states=(RunState.DEAD,))
+        after: str | None = None
+        while True:
+            page = await self._store.list_runs(where, after=after, limit=REVIVE_PAGE)
+            ids = [run.id for run in page.runs]
+            if ids:
+                yield ids, self._audit.runs_on_record(action, "dead letters", ids, filter_words(where))
+            after = page.next
+            if after is None:
+                return

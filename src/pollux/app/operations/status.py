@@ -463,13 +463,13 @@ class ListingOperations(OperationGroup):
         return row if row.held or not page.unreadable else replace(row, held=unreadable_words(page.unreadable[0]))
 
     async def new_row(self, job: Job, stops: Sequence[Note]) -> JobState:
-        """A job that was added just now: it has no runs yet, and the due that the leader is about to give it."""
-        now_ms = self._clock.now_ms()
-        if job.revision > 1:  # it stands in the place of a deleted one, whose last due counts
+        """A job that was just added: without runs, and with the due time that the leader is about to give it."""
+        now_ms, version = self._clock.now_ms(), self._store.scheduler_version
+        if job.revision > 1:  # it replaces a deleted one, whose last due counts
             row = await self.job_row(job.id)
         else:
-            is_elsewhere = job.scheduler_version != self._store.scheduler_version  # where perhaps nobody is
-            nodes = await self._store.nodes() if is_elsewhere else ()
+            here = Node("", scheduler_version=version)  # for its own version the node that answers is enough
+            nodes = (here,) if job.scheduler_version == version else await self._store.nodes()
             [row] = standings_of([job], live={}, stops=stops, nodes=nodes, now_ms=now_ms)
         return replace(row, job=placed(row.job, None, now_ms=now_ms, batch_size=1))
 

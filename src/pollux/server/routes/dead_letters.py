@@ -128,12 +128,7 @@ async def show(context: RequestContext, run_id: str) -> RunView:
 )
 async def revive(context: RequestContext, body: DeadBody) -> Revived:
     """Revive dead letters with their full number of attempts: by id, or all that match."""
-    where = _filter(body)
-    answers = await (
-        context.operations.dead_letters.revive(body.ids)
-        if where is None
-        else context.operations.dead_letters.revive_where(where)
-    )
+    answers = await context.operations.dead_letters.revive(body.ids, where=_filter(body))
     items = [DeadItem(each.id, each.answer.value, WHY_NOT.get(each.answer.value, "")) for each in answers]
     refused = [item for item in items if item.answer != "ok"]
     return Revived(
@@ -145,11 +140,9 @@ async def revive(context: RequestContext, body: DeadBody) -> Revived:
 async def drop(context: RequestContext, body: DeadBody) -> Dropped:
     """Delete dead letters permanently: by id, or all that match."""
     where = _filter(body)
-    if where is not None:
-        return Dropped(await context.operations.dead_letters.drop_where(where))
     for run_id in body.ids or ():
         await _dead(context, run_id)
-    return Dropped(await context.operations.dead_letters.drop(body.ids))
+    return Dropped(await context.operations.dead_letters.drop(body.ids, where=where))
 
 
 @routes.post("/api/v2/dead-letters/{run_id}/revive", Role.OPERATOR, refuses=(409,))
