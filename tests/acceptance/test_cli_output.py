@@ -316,7 +316,7 @@ def test_who_paused_is_said_once(pollux):
     assert why.count("cli:") == 1
 
 
-@pytest.mark.parametrize("scope", [(), ("ok/1", "--all"), ("--group", "a", "--target", "b")])
+@pytest.mark.parametrize("scope", [(), ("ok/1", "--all"), ("ok/1", "--group", "a"), ("--all", "--target", "b")])
 def test_a_pause_names_exactly_one_thing(pollux, scope):
     assert pollux("pause", *scope, *WHERE).code == 2
     if scope:  # alone it says what is stopped

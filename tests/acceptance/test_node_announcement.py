@@ -22,7 +22,7 @@ def pollux(tmp_path):
 @pytest.fixture
 def impatient(monkeypatch):
     """What waits for a node here waits for one that never answers: a short limit shows the same."""
-    for module in ("target", "running_config"):
+    for module in ("target", "config"):
         monkeypatch.setattr(f"pollux.cli.{module}.HELLO_S", 0.1)
 
 

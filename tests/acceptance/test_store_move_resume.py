@@ -159,4 +159,4 @@ async def test_a_check_tells_that_a_store_holds_only_a_part(kind, tmp_path):
     assert told.code == 1
     assert "move: a move fills this store, and it holds only a part (1)" in told.out
     assert "from redis://there, since 1970-01-01" in told.out
-    assert told.err == "complete the move that fills it, or throw away what came: `pollux store drop`\n"
+    assert told.err == "complete the move that fills it, or delete what came: `pollux store drop`\n"

@@ -20,6 +20,7 @@ from pollux.cli.options import config_option, json_option
 from pollux.cli.output import clean, notice, print_json
 from pollux.cli.runner import TeachingCommand, complain_all
 from pollux.cli.target import ask, config_path, find_code_here, overruled, refuse_url, store_lacks, with_own_code
+from pollux.config import Config, load_config
 from pollux.config.lint import config_warnings, with_jobs_of_code
 from pollux.config.load import file_source
 from pollux.errors import InvalidConfig, InvalidInput, problems_of
@@ -27,7 +28,6 @@ from pollux.units import counted
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol, Pollux
-    from pollux.config import Config
 
 JOBS_PAGE = 1_000
 as_option = click.option(
@@ -127,7 +127,6 @@ def _load(
     given: str | None, path: str | None, named: dict[str, Any], source: str, *, diff: bool
 ) -> tuple[Config, Pollux, list[InvalidInput]]:
     from pollux.app import Pollux
-    from pollux.config import load_config
     from pollux.server import server_options
 
     find_code_here()
@@ -149,7 +148,6 @@ def _load(
 def _with_those_of_code(found: Sequence[InvalidInput], path: str | None, named: dict[str, Any]) -> list[InvalidInput]:
     """These problems, and those of the code as far as the file can be read: all in one go."""
     from pollux.app import Pollux
-    from pollux.config import load_config
 
     problems = {str(problem): problem for problem in found}
     try:

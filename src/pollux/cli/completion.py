@@ -19,6 +19,7 @@ from click.shell_completion import BashComplete, CompletionItem, ShellComplete, 
 from pollux.cli.output import now_ms
 from pollux.cli.runner import TeachingCommand, program
 from pollux.cli.target import StoreChoice
+from pollux.store.contract import RunFilter
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol
@@ -118,7 +119,6 @@ def run_ids_of(*states: str) -> Callable[[click.Context, click.Parameter, str], 
 
     def run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
         from pollux.app.operations.status import runs_in_state
-        from pollux.store.contract import RunFilter
 
         now = now_ms()
         page = _asked(

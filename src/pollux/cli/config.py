@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from pollux.cli.options import config_option, every_option, json_option, leader_options, node_options, store_options
-from pollux.cli.output import ago, clean, notice, now_ms, print_json, print_table
+from pollux.cli.output import ago, clean, notice, now_ms, print_items, print_json, print_table
 from pollux.cli.runner import TeachingCommand
 from pollux.cli.target import (
     HELLO_S,
@@ -34,20 +34,20 @@ from pollux.cli.target import (
 )
 from pollux.client import is_address, socket_url
 from pollux.client.rpc_codec import file_mark
+from pollux.config import Config
+from pollux.config.descriptions import EffectiveOption, effective_options, example_config
+from pollux.config.settings import LiveSetting, is_overruled, read_live, with_live
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
+from pollux.model import SETTING, Node, Note
 from pollux.secrets import MASK, hide
-from pollux.store.local_files import announced_in
+from pollux.store.decoding import as_far
+from pollux.store.local_files import AnnouncedNode, announced_in
 from pollux.store.urls import place_of
 from pollux.units import counted
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol
     from pollux.app.reload import RunningConfig
-    from pollux.config import Config
-    from pollux.config.descriptions import EffectiveOption
-    from pollux.config.settings import LiveSetting
-    from pollux.model import Node, Note
-    from pollux.store.local_files import AnnouncedNode
 
 
 @click.command(cls=TeachingCommand)
@@ -75,8 +75,6 @@ def config(path: str | None, *, only_set: bool, example: bool, as_json: bool, **
       pollux config --example > pollux.yaml
     """
     if example:
-        from pollux.config.descriptions import example_config
-
         click.echo(example_config(), nl=False)
         return
     path = config_path(path)
@@ -116,9 +114,6 @@ def _as_known(config: Config, *, is_known: bool) -> Config:
 
 def _of_start(config: Config, *, is_asked: bool) -> list[EffectiveOption]:
     """The options of a start with the file, the environment and these arguments."""
-    from pollux.config.descriptions import effective_options
-    from pollux.config.settings import is_overruled, with_live
-
     live = live_of(config, is_asked=is_asked)
     overruled = {path: f"{each.value}, {each.origin}" for path, each in live.items() if is_overruled(config, path)}
     return effective_options(with_live(config, live), overruled)
@@ -248,9 +243,6 @@ def live_of(config: Config, *, is_asked: bool) -> dict[str, LiveSetting]:
     if url.startswith("memory:") or MASK in url:  # a node masks the password
         return {}
     from pollux.app.reload import FILE_NOTE, digest_in
-    from pollux.config.settings import read_live
-    from pollux.model import SETTING
-    from pollux.store.decoding import as_far
 
     async def read(target: Target) -> tuple[list[Note], list[Node]]:
         assert isinstance(target, OpenedStore), "a store's URL"
@@ -318,9 +310,14 @@ def _list(where: StoreChoice, *, as_json: bool, is_confused: bool) -> None:
         print_json({"settings": found})
         return
     now = now_ms()
-    print_table(
-        ("option", "value", "by", "when", "meaning"),
-        ((each.path, each.value, each.by, ago(each.at_ms, now=now), each.meaning) for each in found),
+    print_items(
+        found,
+        {
+            "option": lambda each: each.path,
+            "value": lambda each: each.value,
+            "by": lambda each: each.by,
+            "when": lambda each: ago(each.at_ms, now=now),
+            "meaning": lambda each: each.meaning,
+        },
+        none="nothing is changed for all nodes; `pollux config` shows every option",
     )
-    if not found:
-        click.echo("nothing is changed for all nodes; `pollux config` shows every option", err=True)

@@ -8,18 +8,18 @@ import click
 
 from pollux.cli.completion import run_ids_of
 from pollux.cli.options import json_option, page_options, store_options
-from pollux.cli.output import ago, now_ms, print_json, print_page_end, print_table, shortened, unreadable_json
+from pollux.cli.output import ago, now_ms, print_json, print_runs, shortened
 from pollux.cli.runner import ListingGroup
 from pollux.cli.runs import DETAIL_CHARS_MAX, print_run
 from pollux.cli.selection import Selection, chosen_runs, dead_filter, in_batches, print_answers, selecting, since_ms
 from pollux.cli.target import StoreChoice
 from pollux.errors import Conflict
+from pollux.model import Run, RunState
+from pollux.store.contract import RunAnswer, RunFilter
 from pollux.units import counted
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol
-    from pollux.model import Run
-    from pollux.store.contract import RunAnswer
 
 DEAD = ("dead",)
 WHAT = "dead letter"
@@ -56,31 +56,24 @@ def ls(since: str | None, limit: int, after: str | None, where: StoreChoice, *, 
       pollux dead ls --job home --json
       pollux dead ls --since 2h --error refused
     """
-    from pollux.model import RunState
-    from pollux.store.contract import RunFilter
-
     begin_ms = None if since is None else since_ms(since)
     selected = RunFilter(states=(RunState.DEAD,), finished_after_ms=begin_ms, **parts)
     page = where.ask(lambda operations: operations.runs.list_runs(selected, after=after, limit=limit))
-    if as_json:
-        print_json({"dead": page.runs, "next": page.next, "unreadable": unreadable_json(page.unreadable)})
-        return
     now = now_ms()
-    print_table(
-        ("id", "job", "ended", "attempt", "deaths", "error"),
-        (
-            (
-                run.id,
-                run.job_id,
-                ago(run.finished_ms, now=now),
-                str(run.attempt + 1),
-                str(run.dead_letters),
-                shortened(run.error, DETAIL_CHARS_MAX),
-            )
-            for run in page.runs
-        ),
+    print_runs(
+        page,
+        {
+            "id": lambda run: run.id,
+            "job": lambda run: run.job_id,
+            "ended": lambda run: ago(run.finished_ms, now=now),
+            "attempt": lambda run: run.attempt + 1,
+            "deaths": lambda run: run.dead_letters,
+            "error": lambda run: shortened(run.error, DETAIL_CHARS_MAX),
+        },
+        key="dead",
+        none="there are no dead letters",
+        as_json=as_json,
     )
-    print_page_end(page, kind="run", none="there are no dead letters")
 
 
 @dead.command()

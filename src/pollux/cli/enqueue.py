@@ -27,6 +27,7 @@ from pollux.cli.target import StoreChoice, Target, opened, target_at
 from pollux.errors import InvalidInput, PolluxError, StoreError, StoreTimeout
 from pollux.ids import new_id
 from pollux.model import Run, RunState, unserved
+from pollux.secrets import MASK
 from pollux.units import duration_ms
 
 if TYPE_CHECKING:
@@ -99,7 +100,6 @@ def _unknown(run_id: str, job_id: str, why: str) -> StoreTimeout:
 def _store_of(hello: Hello | None) -> str:
     """The store of a node, if that can be opened from here: the very file, or a server that wants no password."""
     from pollux.client.rpc_codec import file_mark
-    from pollux.secrets import MASK
 
     if hello is None or MASK in hello.store or hello.store.startswith("memory"):
         return ""

@@ -13,16 +13,17 @@ from pollux.cli.completion import job_ids
 from pollux.cli.enqueue import params_of
 from pollux.cli.options import json_option, page_options, store_options
 from pollux.cli.output import (
+    Columns,
     ago,
     clean,
     full,
     moment,
     now_ms,
     print_block,
+    print_items,
     print_json,
     print_page_end,
     print_pairs,
-    print_table,
     print_unreadable,
     span,
     sparkline,
@@ -44,13 +45,13 @@ from pollux.cli.selection import (
 from pollux.cli.target import StoreChoice
 from pollux.cli.versions import move
 from pollux.errors import Conflict, InvalidInput, NotFound, StoreError, StoreFull, Unreadable
-from pollux.model import API_SOURCE, Job, Memory, Run
+from pollux.model import API_SOURCE, LIVE, Job, Memory, Run
+from pollux.store.contract import JobFilter, JobPage, RunAnswer, RunFilter
 from pollux.units import counted, format_ms
 
 if TYPE_CHECKING:
     from pollux.app import JobRow, OperationsProtocol
     from pollux.app.operations.status import JobHistory
-    from pollux.store.contract import JobPage, RunAnswer
 
 
 @click.group(cls=ListingGroup)
@@ -77,8 +78,6 @@ def ls(limit: int, after: str | None, where: StoreChoice, *, as_json: bool, **pa
       pollux jobs ls --text api
       pollux jobs ls --target db-1 --limit 20
     """
-    from pollux.store.contract import JobFilter
-
     selected = JobFilter(**parts)
 
     async def read(operations: OperationsProtocol) -> tuple[JobPage, Sequence[JobRow], Sequence[Unreadable], bool]:
@@ -90,30 +89,24 @@ def ls(limit: int, after: str | None, where: StoreChoice, *, as_json: bool, **pa
         unreadable = {"unreadable": unreadable_json(page.unreadable), "unreadable_runs": unreadable_json(spoilt)}
         print_json({"jobs": [row_json(row) for row in rows], "next": page.next, **unreadable})
         return
-    _print_rows(rows, has_versions=has_versions)
+    print_items(rows, _columns(now_ms(), has_versions=has_versions))
     print_unreadable(spoilt, "run")
     is_all = selected == JobFilter() and after is None
     print_page_end(page, kind="job", none="there are no jobs" if is_all else "there are no such jobs")
 
 
-def _print_rows(rows: Sequence[JobRow], *, has_versions: bool) -> None:
-    now = now_ms()
-    print_table(
-        ("id", *(("version",) if has_versions else ()), "schedule", "last", "ended", "fresh", "next due", "now"),
-        (
-            (
-                row.job.id,
-                *((str(row.job.scheduler_version),) if has_versions else ()),
-                row.schedule,
-                row.last or "-",
-                ago(row.job.memory.last_end_ms, now=now),
-                f"{row.freshness.score:.0%}" if row.freshness.age_ms is not None else "-",
-                ago(row.next_due_ms, now=now) or "-",
-                _now(row),
-            )
-            for row in rows
-        ),
-    )
+def _columns(now: int, *, has_versions: bool) -> Columns[JobRow]:
+    version: Columns[JobRow] = {"version": lambda row: row.job.scheduler_version}
+    return {
+        "id": lambda row: row.job.id,
+        **(version if has_versions else {}),
+        "schedule": lambda row: row.schedule,
+        "last": lambda row: row.last or "-",
+        "ended": lambda row: ago(row.job.memory.last_end_ms, now=now),
+        "fresh": lambda row: f"{row.freshness.score:.0%}" if row.freshness.age_ms is not None else "-",
+        "next due": lambda row: ago(row.next_due_ms, now=now) or "-",
+        "now": _now,
+    }
 
 
 def _now(row: JobRow) -> str:
@@ -326,8 +319,6 @@ async def _rows(
 
 
 async def _live_of(operations: OperationsProtocol, job_id: str) -> tuple[Run, ...]:
-    from pollux.model import LIVE
-    from pollux.store.contract import RunFilter
 
     return (await operations.runs.list_runs(RunFilter(states=tuple(sorted(LIVE)), job_id=job_id), limit=LINES_MAX)).runs
 

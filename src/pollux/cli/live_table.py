@@ -12,11 +12,11 @@ from rich.text import Text
 
 from pollux.app.operations.status import history_of
 from pollux.cli.output import ago, clean, program_name, span, sparkline
+from pollux.model import Counts, Run
 
 if TYPE_CHECKING:
     from pollux.app import JobRow, Overview
     from pollux.cli.top.board import StoreSummary
-    from pollux.model import Counts, Run
 
 BAR = 6
 LATEST = 16  # ends in the sparkline

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from pollux.cli.target import APP, TOKEN, URL, URL_IS_ARGUMENT, VERBOSE, StoreChoice
+from pollux.config.settings import OPTIONS, flag
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -126,8 +127,6 @@ def leader_options(command: _Command) -> _Command:
 
 def every_option(command: _Command) -> _Command:
     """A flag for every option of the config file that the command does not list itself: POLLUX_GRACE, --grace."""
-    from pollux.config.settings import OPTIONS, flag
-
     listed = {param.name for param in getattr(command, "__click_params__", ())}
     for option in OPTIONS:
         if option.argument in listed:

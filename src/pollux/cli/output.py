@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "pollux"
 BAR_FROM = 500  # fewer are done before a bar could be read
+_Item = TypeVar("_Item")
+Columns = Mapping[str, Callable[[_Item], object]]  # heading: the cell of an item
 Show = Callable[[str, int, int], None]  # what is done, how far, of how many (0: unknown)
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "12345678"  # plain ones where no others can be shown
 
@@ -128,6 +130,22 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
         click.echo(f"{name.ljust(width)}  {value}")
+
+
+def print_items(items: Sequence[_Item], columns: Columns[_Item], *, none: str = "") -> None:
+    """A table with a line for each item; `none` goes to stderr where there is no item."""
+    print_table(tuple(columns), ([str(cell(item)) for cell in columns.values()] for item in items))
+    if none and not items:
+        click.echo(none, err=True)
+
+
+def print_runs(page: RunPage, columns: Columns[Run], *, key: str, none: str, as_json: bool) -> None:
+    """A page of runs; `key` is its name in the JSON document."""
+    if as_json:
+        print_json({key: page.runs, "next": page.next, "unreadable": unreadable_json(page.unreadable)})
+        return
+    print_items(page.runs, columns)
+    print_page_end(page, kind="run", none=none)
 
 
 def print_page_end(page: JobPage | RunPage, *, kind: str, none: str) -> None:

@@ -25,7 +25,8 @@ from pollux.cli.selection import (
 )
 from pollux.cli.target import StoreChoice
 from pollux.errors import InvalidInput
-from pollux.model import DRAIN, STOP, Drained, Node, Note
+from pollux.model import DRAIN, STOP, Drained, Node, Note, RunState
+from pollux.store.contract import RunFilter
 from pollux.units import counted
 
 if TYPE_CHECKING:
@@ -255,8 +256,6 @@ def drain(node: str | None, reason: str, where: StoreChoice, *, wait: bool, as_j
 async def _running(operations: OperationsProtocol, node: str | None) -> int:
     if node is None:
         return (await operations.status.counts()).leased
-    from pollux.model import RunState
-    from pollux.store.contract import RunFilter
 
     where = RunFilter(states=(RunState.LEASED,))
     found = pages(lambda after: operations.runs.list_runs(where, after=after, limit=PAGE))

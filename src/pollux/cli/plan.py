@@ -34,12 +34,13 @@ from pollux.cli.target import (
     store_lacks,
     with_own_code,
 )
+from pollux.config import load_config
 from pollux.errors import InvalidInput
+from pollux.model import Job
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, counted, duration_ms, format_moment, moment_ms, zone_of
 
 if TYPE_CHECKING:
     from pollux.app.forecast import ComingFiring, FiringForecast, ForecastInput
-    from pollux.model import Job
 
 NAMED = 5  # jobs of each kind that are named on one line
 
@@ -131,7 +132,6 @@ def _basis(config: str | None, store: str | None, start: int) -> ForecastBasis:
         known, name = _known(StoreChoice(None, store))
         return ForecastBasis(f"stored in {name}", known.jobs, known, known.seats, is_stored=True)
     from pollux.app.forecast import NOTHING, declared_by, laid_over
-    from pollux.config import load_config
 
     find_code_here()
     loaded = load_config(path, environ=os.environ, arguments={"store": store, "app": app})

@@ -34,6 +34,8 @@ from pollux.cli.target import (
     warn_of_mistakes,
 )
 from pollux.client import is_address, socket_url
+from pollux.config import Config, load_config
+from pollux.config.file_history import SavedText, last_texts
 from pollux.config.load import digest_of, file_source
 from pollux.errors import Conflict, InvalidConfig, InvalidInput, PolluxError, StoreRefused
 from pollux.secrets import hide
@@ -44,8 +46,6 @@ from pollux.units import format_size
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol
     from pollux.app.reload import ReloadResult
-    from pollux.config import Config
-    from pollux.config.file_history import SavedText
 
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 SOCKETS_MAX = 20  # that are asked
@@ -125,7 +125,6 @@ def _reloaded(where: StoreChoice, source: str, *, dry_run: bool, replace: bool) 
         print_target(url)
         sent = _sent(where, source, dry_run=dry_run)
         return ask(url, lambda operations: operations.config_file.reload(dry_run=dry_run, replace=replace, **sent))
-    from pollux.config import load_config
 
     path = _path(where)
     arguments = {"store": where.store}
@@ -206,8 +205,6 @@ def _of_node(url: str, path: str | None, question: Callable[[OperationsProtocol]
 
 def _lost(where: StoreChoice) -> Config | None:
     """The options of a file that was removed, by the last text that was applied, if that is kept beside it."""
-    from pollux.config.file_history import last_texts
-
     path = where.config or CONFIG_HERE
     kept = [] if Path(path).exists() else last_texts(path)
     if len(kept) != 1:
@@ -231,8 +228,6 @@ def _path(where: StoreChoice) -> str:
 
 def _options_of(path: str, config: Config, *, looks: bool) -> Config:
     """The options of the file, without its jobs: those are read with it again."""
-    from pollux.config import load_config
-
     if not store_lacks(config.store):
         return config
     if not looks:

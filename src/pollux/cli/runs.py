@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,23 +20,21 @@ from pollux.cli.output import (
     now_ms,
     print_block,
     print_json,
-    print_page_end,
     print_pairs,
-    print_table,
+    print_runs,
     shortened,
     span,
-    unreadable_json,
 )
 from pollux.cli.runner import ListingGroup
 from pollux.cli.selection import Selection, chosen_runs, how_cancelled, in_batches, print_answers, run_filter, selecting
 from pollux.cli.target import StoreChoice
 from pollux.errors import InvalidInput, PolluxError
 from pollux.model import SCHEDULED, Run, as_it_is
+from pollux.store.contract import RunAnswer, RunFilter
 from pollux.units import format_ms
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol
-    from pollux.store.contract import RunAnswer
 
 STATES = (SCHEDULED, "held", "ready", "leased", "done", "dead", "cancelled")
 FAILED = "failed"  # what the column calls a run that is done and failed
@@ -93,36 +91,27 @@ def ls(
       pollux runs ls --failed --error refused --json
     """
     from pollux.app.operations.status import runs_in_state
-    from pollux.store.contract import RunFilter
 
     chosen, is_failed = _chosen_states(states)
     selected, now = RunFilter(failed=True if failed or is_failed else None, **parts), now_ms()
     page = where.ask(
         lambda operations: runs_in_state(operations.runs, chosen, selected, now_ms=now, after=after, limit=limit)
     )
-    if as_json:
-        print_json({"runs": page.runs, "next": page.next, "unreadable": unreadable_json(page.unreadable)})
-        return
-    _print_runs(page.runs, now)
-    print_page_end(page, kind="run", none="there are no such runs")
-
-
-def _print_runs(found: Iterable[Run], now: int) -> None:
-    print_table(
-        ("id", "job", "state", "due", "attempt", "took", "changed", "detail"),
-        (
-            (
-                run.id,
-                run.job_id,
-                outcome_of(run, now=now),
-                ago(run.due_ms, now=now),
-                attempt(run),
-                took(run),
-                changed(run),
-                shortened(detail_of(run, now=now), DETAIL_CHARS_MAX),
-            )
-            for run in found
-        ),
+    print_runs(
+        page,
+        {
+            "id": lambda run: run.id,
+            "job": lambda run: run.job_id,
+            "state": lambda run: outcome_of(run, now=now),
+            "due": lambda run: ago(run.due_ms, now=now),
+            "attempt": attempt,
+            "took": took,
+            "changed": changed,
+            "detail": lambda run: shortened(detail_of(run, now=now), DETAIL_CHARS_MAX),
+        },
+        key="runs",
+        none="there are no such runs",
+        as_json=as_json,
     )
 
 

@@ -18,11 +18,11 @@ from pollux.cli.completion import job_ids
 from pollux.cli.options import applied
 from pollux.cli.output import now_ms, print_unreadable, progress
 from pollux.errors import InvalidInput, NotFound, Unreadable, read_at
+from pollux.store.contract import JobFilter, JobPage, RunAnswer, RunFilter, RunPage
 from pollux.units import counted, past_ms
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol
-    from pollux.store.contract import JobPage, RunAnswer, RunPage
 
 CHOSEN_MAX = 100_000  # by one command; the next one takes the rest
 BATCH = 500
@@ -128,7 +128,6 @@ async def chosen_runs(
 ) -> list[str]:
     """The ids of the selected runs; those of a filter were counted and confirmed."""
     from pollux.app.operations.status import runs_in_state
-    from pollux.store.contract import RunFilter
 
     parts, now = dict(choice.parts), now_ms()
     if "since" in parts:
@@ -143,8 +142,6 @@ async def chosen_runs(
 
 async def chosen_jobs(operations: OperationsProtocol, choice: Selection, *, verb: str) -> list[str]:
     """The ids of the selected jobs; those of a filter were counted and confirmed."""
-    from pollux.store.contract import JobFilter
-
     where = JobFilter(**choice.parts)
 
     async def page(after: str | None) -> JobPage:

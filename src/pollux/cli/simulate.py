@@ -15,13 +15,14 @@ from pollux.cli.output import now_ms, print_json, print_table, print_unreadable,
 from pollux.cli.runner import TeachingCommand
 from pollux.cli.selection import pages
 from pollux.cli.target import StoreChoice, app_argument, app_of, config_path, is_url_argument, with_own_code
+from pollux.config import Config, load_config
 from pollux.errors import InvalidInput
+from pollux.model import Job, RunState, definition
+from pollux.store.contract import RunFilter
 from pollux.units import MINUTE_MS, SECOND_MS, counted, duration_ms, format_moment, format_ms, moment_ms
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol
-    from pollux.config import Config
-    from pollux.model import Job
     from pollux.simulate import Forecast, HandlerBehaviour, Scenario
 
 FIRINGS_PER_SECOND = 6_000  # of a simulation, on a small machine; more if many fall together
@@ -91,8 +92,6 @@ def simulate(config: str | None, store: str | None, *, everything: bool, as_json
 
 def _given(config: str | None, store: str | None) -> tuple[str, Config, list[Job], dict[str, HandlerBehaviour]]:
     """The jobs of the config, or of the store if there is none; what the store knows of them."""
-    from pollux.config import load_config
-
     path, is_asked = config_path(config), store is not None or is_url_argument()
     if path is None and not is_asked and not app_argument():
         cure = "name a file with -c, or a store with --store, or an app with --app"
@@ -108,9 +107,6 @@ def _given(config: str | None, store: str | None) -> tuple[str, Config, list[Job
 
 async def _learn(operations: OperationsProtocol) -> tuple[list[Job], dict[str, HandlerBehaviour]]:
     """The jobs of a store, and how their finished runs went."""
-    from pollux.model import RunState, definition
-    from pollux.store.contract import RunFilter
-
     jobs: list[Job] = []
     async for page in pages(lambda after: operations.jobs.list_jobs(after=after, limit=1_000)):
         jobs += [definition(job) for job in page.jobs]

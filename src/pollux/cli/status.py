@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from pollux.cli.command_table import FAILED, OK
 from pollux.cli.completion import job_ids
 from pollux.cli.options import json_option, store_options
-from pollux.cli.output import ago, full, moment, notice, now_ms, print_json, print_pairs, print_table, span
+from pollux.cli.output import ago, full, moment, notice, now_ms, print_items, print_json, print_pairs, print_table, span
 from pollux.cli.runner import ListingGroup, TeachingCommand
 from pollux.cli.target import OpenedStore, StoreChoice, Target
+from pollux.config import Config
 from pollux.errors import InvalidInput
 from pollux.model import Declares, Drained, Node, role_of
 from pollux.units import counted
-
-if TYPE_CHECKING:
-    from pollux.config import Config
 
 STATUS_WORDS = {
     "healthy": "no finding",
@@ -105,27 +101,23 @@ def nodes(where: StoreChoice, *, as_json: bool) -> None:
         print_json({"nodes": rows, "leaders": [node.id for node in found if node.leads], "drained": drained})
         return
     now = now_ms()
-    print_table(
-        ("id", "host", "pid", "seats", "leads", "handlers", "declares", "serves", "started", "seen", "pollux"),
-        (
-            (
-                node.id,
-                node.host,
-                str(node.pid),
-                _seats(node),
-                _leads(node, now, is_sealed=is_sealed),
-                str(len(node.handlers)),
-                ", ".join(_declared(source) for source in node.declares),
-                str(node.scheduler_version),
-                ago(node.started_ms, now=now),
-                _seen(node, now),
-                node.version,
-            )
-            for node in found
-        ),
+    print_items(
+        found,
+        {
+            "id": lambda node: node.id,
+            "host": lambda node: node.host,
+            "pid": lambda node: node.pid,
+            "seats": _seats,
+            "leads": lambda node: _leads(node, now, is_sealed=is_sealed),
+            "handlers": lambda node: len(node.handlers),
+            "declares": lambda node: ", ".join(_declared(source) for source in node.declares),
+            "serves": lambda node: node.scheduler_version,
+            "started": lambda node: ago(node.started_ms, now=now),
+            "seen": lambda node: _seen(node, now),
+            "pollux": lambda node: node.version,
+        },
+        none=f"no node lives; start one with {starts}",
     )
-    if not found:
-        click.echo(f"no node lives; start one with {starts}", err=True)
     for each in drained:
         click.echo(f"{each}: nothing is claimed; {each.ends}", err=True)
 
@@ -201,9 +193,16 @@ def ls(after: int | None, before: int | None, limit: int, where: StoreChoice, *,
     if as_json:
         print_json({"lines": page.lines, "next": page.next})
         return
-    print_table(
-        ("no", "when", "who", "did", "to", "detail"),
-        ((str(n.seq), moment(n.at_ms), n.actor, n.action, n.subject, n.detail) for n in page.lines),
+    print_items(
+        page.lines,
+        {
+            "no": lambda line: line.seq,
+            "when": lambda line: moment(line.at_ms),
+            "who": lambda line: line.actor,
+            "did": lambda line: line.action,
+            "to": lambda line: line.subject,
+            "detail": lambda line: line.detail,
+        },
     )
     if page.next is not None:
         click.echo(f"there are {'older ones: add --before' if newest else 'more: add --after'} {page.next}", err=True)

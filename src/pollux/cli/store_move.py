@@ -20,14 +20,18 @@ from pollux.cli.options import json_option
 from pollux.cli.output import full, print_json, progress
 from pollux.cli.runner import TeachingCommand
 from pollux.cli.target import StoreChoice, existing, place_of_target, sqlite_path
+from pollux.clock import SystemClock
 from pollux.errors import Conflict, InvalidInput, NotFound
+from pollux.ids import new_id
 from pollux.secrets import hide
+from pollux.store.contract import Counts, Store
+from pollux.store.move_marks import MoveMark, filled_words, marks_of
+from pollux.store.move_marks import unseal as remove_seal
+from pollux.store.urls import open_store
 from pollux.units import counted, duration_ms, format_ms, shell_word
 
 if TYPE_CHECKING:
     from pollux.app.move import MoveReport, MoveStep
-    from pollux.store.contract import Counts, Store
-    from pollux.store.move_marks import MoveMark
 
 WAIT = "5m"
 
@@ -87,8 +91,6 @@ async def _move(
 ) -> MoveReport:
     from pollux.app.move import Move, MoveEnd
     from pollux.app.operations.context import default_actor
-    from pollux.clock import SystemClock
-    from pollux.ids import new_id
 
     clock = SystemClock()
     async with _existing(source) as origin, _opened(target) as goal:
@@ -99,7 +101,6 @@ async def _move(
 
 
 async def _unseal(url: str, *, force: bool) -> MoveMark:
-    from pollux.store.move_marks import filled_words, marks_of, unseal
 
     async with _existing(url) as store:
         mark, origin = await marks_of(store)
@@ -113,7 +114,7 @@ async def _unseal(url: str, *, force: bool) -> MoveMark:
                 f"{hide(url)} was moved to {mark.other}: what happened there since is not here; add --force if this "
                 "one is to be used all the same"
             )
-        return await unseal(store) or mark
+        return await remove_seal(store) or mark
 
 
 @contextlib.asynccontextmanager
@@ -125,7 +126,6 @@ async def _existing(url: str) -> AsyncIterator[Store]:
 
 @contextlib.asynccontextmanager
 async def _opened(url: str) -> AsyncIterator[Store]:
-    from pollux.store.urls import open_store
 
     store = open_store(url)
     await store.open()
@@ -211,7 +211,6 @@ async def _counts_of(url: str) -> Counts:
 
 
 async def _refuse_needed(store: Store, name: str) -> None:
-    from pollux.store.move_marks import marks_of
 
     if nodes := [node.id for node in await store.nodes()]:
         lives, more = "node lives" if len(nodes) == 1 else "nodes live", ", ..." if len(nodes) > 5 else ""

@@ -22,13 +22,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import click
 
 from pollux.cli.output import clean, notice
+from pollux.clock import SystemClock
+from pollux.config import Config, load_config
+from pollux.config.load import store_of_invalid, variables_in
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError, StoreMoved, StoreRefused, system_words
+from pollux.secrets import HIDDEN, MASK, hide
+from pollux.store.local_files import AnnouncedNode, announced_in, socket_path, stores_in
+from pollux.store.move_marks import marks_of, seal_words
+from pollux.store.urls import lacking, open_store, place_of, sqlite_file
+from pollux.units import shell_word
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol, Pollux
     from pollux.client.rpc_codec import Hello
-    from pollux.config import Config
-    from pollux.store.local_files import AnnouncedNode
 
 # Keys in a context of click.
 APP = "pollux.app"
@@ -68,9 +74,6 @@ class OpenedStore:
 
     def __init__(self, url: str, actor: str) -> None:
         from pollux.app import Operations
-        from pollux.clock import SystemClock
-        from pollux.secrets import hide
-        from pollux.store.urls import open_store
 
         clock = SystemClock()
         self.store_url = url
@@ -86,8 +89,6 @@ class OpenedStore:
             raise StoreMoved(what, cure=cure)
 
     async def sealed(self) -> str:
-        from pollux.secrets import hide
-        from pollux.store.move_marks import marks_of, seal_words
 
         return seal_words(await marks_of(self.store), hide(self.store_url))
 
@@ -116,8 +117,7 @@ class StoreChoice(NamedTuple):
             target = target_at(url)
             if made is not None and place.config is not None and isinstance(target, OpenedStore):
                 target = made(url, place.config)
-            async with opened(target):
-                return await question(target)
+            return await answer_of(target, question)
 
         return asyncio.run(asked())
 
@@ -128,11 +128,12 @@ def ask(url: str, question: Callable[[OperationsProtocol], Awaitable[_T]]) -> _T
 
 
 def ask_target(url: str, question: Callable[[Target], Awaitable[_T]]) -> _T:
-    async def asked() -> _T:
-        async with opened(target_at(url)) as target:
-            return await question(target)
+    return asyncio.run(answer_of(target_at(url), question))
 
-    return asyncio.run(asked())
+
+async def answer_of(target: Target, question: Callable[[Target], Awaitable[_T]]) -> _T:
+    async with opened(target):
+        return await question(target)
 
 
 @asynccontextmanager
@@ -201,9 +202,6 @@ class StoreConnection:
 
     async def _opened(self) -> Target:
         if self._target is None:
-            from pollux.secrets import hide
-            from pollux.store.urls import lacking
-
             address = await live_socket(self._socket, self.url) or self.url
             if not _is_address(address) and (missing := await lacking(address)):
                 words = f"there is no store {hide(address)} yet ({missing})"
@@ -272,7 +270,6 @@ def token_argument() -> str:
     token = given.strip()
     if not token.isascii() or not token.isprintable():
         raise InvalidInput("this is no token", where="token", cure="it looks like pf_...; see `pollux token`")
-    from pollux.secrets import HIDDEN
 
     HIDDEN.add(token)  # it is masked in all that this process prints
     return token
@@ -333,9 +330,6 @@ def load_leniently(
 
     `raw`: what the file is to hold, in place of what it holds.
     """
-    from pollux.config import load_config
-    from pollux.config.load import store_of_invalid
-
     try:
         return load_config(path, environ=os.environ, arguments=arguments, with_jobs=False, raw=raw), None
     except InvalidConfig as error:
@@ -347,8 +341,6 @@ def load_leniently(
 
 def warn_of_mistakes(path: str | None, wrong: InvalidConfig) -> None:
     """Mistakes that are no reason to stop here."""
-    from pollux.config.load import variables_in
-
     for problem in wrong.problems:
         if variables_in(InvalidConfig([problem]), os.environ):
             notice(f"{problem} (left out here)")
@@ -388,9 +380,6 @@ def overruled(given: str | None, config: Config) -> InvalidInput | None:
     is_implied = given is None and config.origins["store"].startswith(in_file)
     if not is_implied or not config.app or config.origins["app"].startswith(in_file):
         return None
-    from pollux.config import Config
-    from pollux.secrets import hide
-    from pollux.store.urls import place_of
 
     own = app_of(config).store_url
     if place_of(own) in {place_of(config.store), Config().store}:
@@ -404,8 +393,6 @@ def socket_of(config: Config, url: str) -> Path | None:
 
     Memory stores do not differ by their URLs, so their sockets must be named.
     """
-    from pollux.store.local_files import socket_path
-
     if url.startswith("memory:") and not config.server_socket:
         return None
     return socket_path(config.server_socket, url)
@@ -413,8 +400,6 @@ def socket_of(config: Config, url: str) -> Path | None:
 
 def sqlite_path(url: str) -> Path | None:
     """The file behind the URL, if it is one."""
-    from pollux.store.urls import sqlite_file
-
     file = sqlite_file(url)
     return None if file is None else Path(file)
 
@@ -445,17 +430,12 @@ def own_store(where: StoreChoice, what: str) -> str:
 
 def store_lacks(url: str) -> str:
     """What is missing for this store to be there, in words; nothing if it is.  Looking creates none."""
-    from pollux.store.urls import lacking
-
     return asyncio.run(lacking(url))
 
 
 async def existing(url: str, where: StoreChoice) -> str:
     """The same URL if a store is there; looking creates none."""
     from pollux.client import is_address
-    from pollux.secrets import hide
-    from pollux.store.urls import lacking
-    from pollux.units import shell_word
 
     print_target(url)
     if url.startswith("memory:"):
@@ -477,9 +457,6 @@ async def existing(url: str, where: StoreChoice) -> str:
 
 def _others_here() -> str:
     """Where no store is named: those in this folder, as an app leaves them behind."""
-    from pollux.store.local_files import stores_in
-    from pollux.units import shell_word
-
     found = stores_in(Path.cwd())[:STORES_NAMED_MAX]
     how = f"name it with --store {clean(shell_word(found[0]))}" if len(found) == 1 else "name the one with --store"
     return f"this folder has {clean(', '.join(found))}: {how}; or " if found else ""
@@ -495,8 +472,6 @@ async def live_socket(path: Path | None, store_url: str) -> str:
         return ""
     from pollux.client import socket_url
     from pollux.client.rpc_codec import file_mark
-    from pollux.secrets import hide
-    from pollux.store.urls import place_of
 
     url = socket_url(path)
     try:
@@ -534,8 +509,6 @@ async def node_here(config: Config, url: str) -> str:
     The store that it announced if the node does not answer, as with one that is found in any other way.
     """
     from pollux.client import is_address
-    from pollux.store.local_files import announced_in
-    from pollux.store.urls import lacking
 
     is_memory = url.startswith("memory:")
     if is_address(url) or (not is_memory and (config.is_given("store") or config.path or config.app)):
@@ -556,8 +529,6 @@ async def node_here(config: Config, url: str) -> str:
 
 async def _node_or_announced(node: AnnouncedNode) -> str:
     from pollux.client import socket_url
-    from pollux.secrets import MASK
-    from pollux.store.urls import lacking
 
     url = socket_url(Path(node.socket))
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pollux.cli.options import json_option, store_options
-from pollux.cli.output import ago, moment, notice, now_ms, print_json, print_table, private_file, span
+from pollux.cli.output import ago, moment, notice, now_ms, print_items, print_json, private_file, span
 from pollux.cli.runner import ListingGroup
 from pollux.cli.target import StoreChoice
 from pollux.errors import InvalidInput, NotFound
@@ -66,22 +66,18 @@ def ls(where: StoreChoice, *, as_json: bool) -> None:
         print_json({"tokens": found})
         return
     now = now_ms()
-    print_table(
-        ("id", "name", "role", "made", "used", "ends"),
-        (
-            (
-                each.id,
-                each.name,
-                each.role,
-                ago(each.made_ms or None, now=now),
-                _used(each.used_ms, now=now),
-                "expired" if each.is_over(now) else moment(each.expires_ms) or "never",
-            )
-            for each in found
-        ),
+    print_items(
+        found,
+        {
+            "id": lambda each: each.id,
+            "name": lambda each: each.name,
+            "role": lambda each: each.role,
+            "made": lambda each: ago(each.made_ms or None, now=now),
+            "used": lambda each: _used(each.used_ms, now=now),
+            "ends": lambda each: "expired" if each.is_over(now) else moment(each.expires_ms) or "never",
+        },
+        none="there are none; `pollux token create --role admin` makes one",
     )
-    if not found:
-        click.echo("there are none; `pollux token create --role admin` makes one", err=True)
 
 
 def _used(used_ms: int | None, *, now: int) -> str:

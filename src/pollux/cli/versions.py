@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from pollux.cli.options import applied, json_option, store_options
-from pollux.cli.output import moment, notice, now_ms, print_json, print_table
+from pollux.cli.output import Columns, moment, notice, now_ms, print_items, print_json, print_table
 from pollux.cli.runner import ListingGroup, TeachingCommand
 from pollux.cli.selection import LINES_MAX, Selection, chosen_jobs, in_batches, job_filter, selecting, since_ms
 from pollux.cli.target import StoreChoice
@@ -194,20 +194,20 @@ def ls(where: StoreChoice, *, as_json: bool) -> None:
     if as_json:
         print_json({"versions": found})
         return
-    print_table(
-        ("version", "jobs", "ready", "held", "running", "unread", "term", "leader"),
-        (
-            (
-                str(each.number),
-                *map(str, (each.counts.jobs, each.counts.ready, each.counts.held, each.counts.leased)),
-                str(each.counts.feed),
-                str(each.term),
-                each.leader or "none",
-            )
-            for each in found
-        ),
-    )
+    print_items(found, VERSION_COLUMNS)
     _print_empty(empty)
+
+
+VERSION_COLUMNS: Columns[Version] = {
+    "version": lambda each: each.number,
+    "jobs": lambda each: each.counts.jobs,
+    "ready": lambda each: each.counts.ready,
+    "held": lambda each: each.counts.held,
+    "running": lambda each: each.counts.leased,
+    "unread": lambda each: each.counts.feed,
+    "term": lambda each: each.term,
+    "leader": lambda each: each.leader or "none",
+}
 
 
 async def _versions(operations: OperationsProtocol) -> tuple[list[Version], list[int]]:

@@ -18,13 +18,13 @@ from pollux.cli.options import config_option, json_option, url_options
 from pollux.cli.output import clean, now_ms, print_json
 from pollux.cli.runner import TeachingCommand
 from pollux.cli.target import ask_target, config_path, live_socket, node_url, socket_of, sqlite_path
+from pollux.config import Config
 from pollux.errors import PolluxError
+from pollux.model import Node
 
 if TYPE_CHECKING:
     from pollux.cli.target import Target
     from pollux.client.rpc_codec import Hello
-    from pollux.config import Config
-    from pollux.model import Node
 
 OF_A_NODE = ("polling", "loop", "handlers")  # findings of a node about itself, as in `pollux health`
 _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
@@ -62,7 +62,6 @@ def doctor(config: str | None, store: str | None, app: str | None, *, as_json: b
 def _look(path: str | None, store: str | None, app: str | None) -> Iterator[DoctorFinding]:
     from pollux.cli.doctor import machine
     from pollux.cli.doctor.config import look_at_none, look_at_setup
-    from pollux.config import Config
 
     watch = machine.Stopwatch()
     loaded: Config | None

@@ -32,8 +32,12 @@ from pollux.model import (
 )
 from pollux.model.leader_notes import clock_notes
 from pollux.model.unreadable import JOBS, SCHEDULES, SCHEDULES_CURE, unusable_schedules
-from pollux.store.contract import FEED_MAX
+from pollux.secrets import hide
+from pollux.store.contract import FEED_MAX, RunFilter
+from pollux.store.decoding import as_far, due_as_far, stops_as_far
+from pollux.store.move_marks import marks_of, of_all_versions, seal_words
 from pollux.store.sqlite.inspect import DUE_MAX, JOBS_MAX, DatabaseReport, files_of, look_inside
+from pollux.store.urls import open_store
 from pollux.units import MINUTE_MS, counted, format_ms
 
 AHEAD_MS_MAX = 5_000  # so far may the store's time lie ahead of ours
@@ -294,11 +298,6 @@ def _judged_server(url: str) -> tuple[list[DoctorFinding], bool]:
 
 
 async def _inside(url: str, now_ms: int) -> DatabaseReport:
-    from pollux.secrets import hide
-    from pollux.store.contract import RunFilter
-    from pollux.store.decoding import as_far, due_as_far, stops_as_far
-    from pollux.store.move_marks import marks_of, of_all_versions, seal_words
-    from pollux.store.urls import open_store
 
     store = open_store(url)
     await store.open()
