@@ -21,125 +21,48 @@ import pytest
 # Before the tests are imported, so that their plain asserts show values.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
-from pollux.testing.conformance.audit import OnRecordContract  # noqa: E402
-from pollux.testing.conformance.cancel import CancelContract  # noqa: E402
-from pollux.testing.conformance.claim import ClaimContract  # noqa: E402
-from pollux.testing.conformance.concurrency import ConcurrencyContract  # noqa: E402
-from pollux.testing.conformance.crashes import CrashContract  # noqa: E402
-from pollux.testing.conformance.dead import DeadLetterContract  # noqa: E402
-from pollux.testing.conformance.edge_values import LimitsContract, OddDataContract  # noqa: E402
-from pollux.testing.conformance.enqueue import EnqueueContract  # noqa: E402
-from pollux.testing.conformance.firings import FiringContract, OverlapContract  # noqa: E402
-from pollux.testing.conformance.hand_back import HandBackContract, TriedContract  # noqa: E402
-from pollux.testing.conformance.handle import HandleContract  # noqa: E402
-from pollux.testing.conformance.job_moves import MoveJobsContract, PruneVersionContract  # noqa: E402
-from pollux.testing.conformance.jobs import DueContract, JobsContract  # noqa: E402
-from pollux.testing.conformance.keys import UniqueKeyContract  # noqa: E402
-from pollux.testing.conformance.learning import LearntContract  # noqa: E402
-from pollux.testing.conformance.listing import ListingContract  # noqa: E402
-from pollux.testing.conformance.lost_leases import LostLeaseContract  # noqa: E402
-from pollux.testing.conformance.moved_store import MovedStoreContract  # noqa: E402
-from pollux.testing.conformance.notes import NoteContract  # noqa: E402
-from pollux.testing.conformance.overlap import OverlappingContract, UnlessLiveContract  # noqa: E402
-from pollux.testing.conformance.plan import PlanContract  # noqa: E402
-from pollux.testing.conformance.prune import PruneContract  # noqa: E402
-from pollux.testing.conformance.records import AuditContract, FeedContract, MoveContract  # noqa: E402
-from pollux.testing.conformance.renew import ProgressContract, RenewContract  # noqa: E402
-from pollux.testing.conformance.settle import SettleContract  # noqa: E402
-from pollux.testing.conformance.single_start import AloneContract, EnqueuedRunsContract  # noqa: E402
-from pollux.testing.conformance.terms import NodeContract, TermContract  # noqa: E402
-from pollux.testing.conformance.unread_ends import UnreadContract  # noqa: E402
-from pollux.testing.conformance.versions import PartitionContract  # noqa: E402
-from pollux.testing.conformance.waits import WaitContract  # noqa: E402
+# ruff: noqa: E402
+# fmt: off
+# isort: off
+from pollux.testing.conformance.audit import OnRecordContract
+from pollux.testing.conformance.claim import ClaimContract, LostLeaseContract, ProgressContract, RenewContract
+from pollux.testing.conformance.dead import CrashContract, DeadLetterContract
+from pollux.testing.conformance.edge_values import LimitsContract, OddDataContract
+from pollux.testing.conformance.enqueue import CancelContract, EnqueueContract, UniqueKeyContract
+from pollux.testing.conformance.firings import FiringContract, OverlapContract, OverlappingContract, UnlessLiveContract
+from pollux.testing.conformance.job_moves import MoveJobsContract, PruneVersionContract
+from pollux.testing.conformance.jobs import DueContract, JobsContract, PruneContract
+from pollux.testing.conformance.listing import ListingContract
+from pollux.testing.conformance.plan import LearntContract, PlanContract
+from pollux.testing.conformance.records import AuditContract, FeedContract, MoveContract, MovedStoreContract
+from pollux.testing.conformance.settle import HandBackContract, SettleContract, TriedContract
+from pollux.testing.conformance.single_start import AloneContract, EnqueuedRunsContract, UnreadContract
+from pollux.testing.conformance.terms import NodeContract, NoteContract, TermContract
+from pollux.testing.conformance.versions import PartitionContract
+from pollux.testing.conformance.waits import ConcurrencyContract, HandleContract, WaitContract
+# isort: on
 
 
 class StoreContract(
-    JobsContract,
-    DueContract,
-    EnqueueContract,
-    ClaimContract,
-    RenewContract,
-    ProgressContract,
-    SettleContract,
-    HandBackContract,
-    TriedContract,
-    DeadLetterContract,
-    CrashContract,
-    LostLeaseContract,
-    UniqueKeyContract,
-    CancelContract,
-    FiringContract,
-    OverlapContract,
-    OverlappingContract,
-    UnlessLiveContract,
-    EnqueuedRunsContract,
-    UnreadContract,
-    LearntContract,
-    AloneContract,
-    MovedStoreContract,
-    PlanContract,
-    TermContract,
-    NodeContract,
-    NoteContract,
-    FeedContract,
-    ListingContract,
-    PruneContract,
-    AuditContract,
-    OnRecordContract,
-    MoveContract,
-    OddDataContract,
-    LimitsContract,
-    HandleContract,
-    WaitContract,
-    ConcurrencyContract,
-    PartitionContract,
-    MoveJobsContract,
-    PruneVersionContract,
+    JobsContract, DueContract, EnqueueContract, ClaimContract, RenewContract, ProgressContract, SettleContract,
+    HandBackContract, TriedContract, DeadLetterContract, CrashContract, LostLeaseContract, UniqueKeyContract,
+    CancelContract, FiringContract, OverlapContract, OverlappingContract, UnlessLiveContract, EnqueuedRunsContract,
+    UnreadContract, LearntContract, AloneContract, MovedStoreContract, PlanContract, TermContract, NodeContract,
+    NoteContract, FeedContract, ListingContract, PruneContract, AuditContract, OnRecordContract, MoveContract,
+    OddDataContract, LimitsContract, HandleContract, WaitContract, ConcurrencyContract, PartitionContract,
+    MoveJobsContract, PruneVersionContract,
 ):
     """All groups in one."""
 
 
 __all__ = [
-    "AloneContract",
-    "AuditContract",
-    "CancelContract",
-    "ClaimContract",
-    "ConcurrencyContract",
-    "CrashContract",
-    "DeadLetterContract",
-    "DueContract",
-    "EnqueueContract",
-    "EnqueuedRunsContract",
-    "FeedContract",
-    "FiringContract",
-    "HandBackContract",
-    "HandleContract",
-    "JobsContract",
-    "LearntContract",
-    "LimitsContract",
-    "ListingContract",
-    "LostLeaseContract",
-    "MoveContract",
-    "MoveJobsContract",
-    "MovedStoreContract",
-    "NodeContract",
-    "NoteContract",
-    "OddDataContract",
-    "OnRecordContract",
-    "OverlapContract",
-    "OverlappingContract",
-    "PartitionContract",
-    "PlanContract",
-    "ProgressContract",
-    "PruneContract",
-    "PruneVersionContract",
-    "RenewContract",
-    "SettleContract",
-    "StoreContract",
-    "TermContract",
-    "TriedContract",
-    "UniqueKeyContract",
-    "UnlessLiveContract",
-    "UnreadContract",
+    "AloneContract", "AuditContract", "CancelContract", "ClaimContract", "ConcurrencyContract", "CrashContract",
+    "DeadLetterContract", "DueContract", "EnqueueContract", "EnqueuedRunsContract", "FeedContract", "FiringContract",
+    "HandBackContract", "HandleContract", "JobsContract", "LearntContract", "LimitsContract", "ListingContract",
+    "LostLeaseContract", "MoveContract", "MoveJobsContract", "MovedStoreContract", "NodeContract", "NoteContract",
+    "OddDataContract", "OnRecordContract", "OverlapContract", "OverlappingContract", "PartitionContract",
+    "PlanContract", "ProgressContract", "PruneContract", "PruneVersionContract", "RenewContract", "SettleContract",
+    "StoreContract", "TermContract", "TriedContract", "UniqueKeyContract", "UnlessLiveContract", "UnreadContract",
     "WaitContract",
 ]
+# fmt: on

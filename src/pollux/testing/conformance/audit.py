@@ -14,6 +14,7 @@ from pollux.model import AuditLine, Ended, NotePut, chained
 from pollux.store.contract import Answer, Audit, JobPut, Pruning, Store
 from pollux.testing.conformance.builders import (
     T0,
+    Contract,
     a_job,
     a_run,
     answers,
@@ -26,7 +27,6 @@ from pollux.testing.conformance.builders import (
     ids,
     the_job,
 )
-from pollux.testing.conformance.contract import Contract
 
 MANY = 600  # runs of one job, more than a store may change at once
 

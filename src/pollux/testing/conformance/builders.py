@@ -1,4 +1,4 @@
-"""Builders of jobs, runs and settlements with defaults for all that a test does not care about."""
+"""Base of all groups, and builders of jobs, runs and settlements with defaults for what a test does not test."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
+import pytest
 from msgspec import json
 
 from pollux.model import (
@@ -35,6 +36,14 @@ T0 = 1_800_000_000_000
 LEASE_MS = 30_000
 _tokens = count(1)
 E = TypeVar("E")
+
+
+class Contract:
+    """Base of all groups; a subclass has a fixture `store` that yields an opened, empty store and closes it."""
+
+    @pytest.fixture
+    def t0(self) -> int:
+        return T0
 
 
 class _Named(Protocol):

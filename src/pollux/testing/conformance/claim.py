@@ -1,29 +1,34 @@
-"""Claims: which runs, in which order, and for how long."""
+"""Claims and leases: delivery, renewal with progress, and leases that were lost."""
 
 from __future__ import annotations
 
-from pollux.model import Done, NotePut, RunState, stop_key
-from pollux.store.contract import Answer, Store
+from msgspec.structs import replace
+
+from pollux.model import PROGRESS_CHARS_MAX, Back, Dead, Done, Ended, NotePut, RetryAt, RunState, stop_key
+from pollux.store.contract import Answer, Renewal, Renewed, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
+    Contract,
+    a_failure,
     a_firing,
     a_job,
     a_run,
     advance,
     claim,
+    entries,
     finished,
     forget_feed,
     given,
     given_jobs,
     ids,
     ids_of,
+    last_ends,
     leased,
     release,
     renewal,
     settlement,
     the_run,
 )
-from pollux.testing.conformance.contract import Contract
 
 
 class ClaimContract(Contract):
@@ -265,3 +270,303 @@ class ClaimContract(Contract):
         [run] = await claim(store, now_ms=t0)
 
         assert (run.id, run.held_reason) == ("a", "")
+
+
+class RenewContract(Contract):
+    async def test_a_renewed_lease_lasts_from_now(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+
+        assert await store.renew([renewal(run)], lease_ms=20_000, now_ms=t0 + 25_000) == [Renewed(Answer.OK)]
+
+        assert (await the_run(store, run.id)).lease_until_ms == t0 + 45_000
+        assert await claim(store, now_ms=t0 + 44_999) == ()
+        assert ids(await claim(store, now_ms=t0 + 45_000)) == [run.id]
+
+    async def test_renewing_changes_nothing_but_the_end(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+
+        await store.renew([renewal(run)], lease_ms=60_000, now_ms=t0)
+
+        assert await the_run(store, run.id) == replace(run, lease_until_ms=t0 + 60_000)
+
+    async def test_another_token_renews_nothing(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+
+        assert await store.renew([Renewal(run.id, "other:1")], lease_ms=99_000, now_ms=t0) == [Renewed(Answer.LOST)]
+        assert (await the_run(store, run.id)).lease_until_ms == t0 + LEASE_MS
+
+    async def test_an_empty_token_renews_nothing(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a"))
+
+        assert await store.renew([Renewal("a", "")], lease_ms=99_000, now_ms=t0) == [Renewed(Answer.LOST)]
+        assert (await the_run(store, "a")).state is RunState.READY
+
+    async def test_the_token_of_an_earlier_delivery_renews_nothing(self, store: Store, t0: int) -> None:
+        old = await leased(store)
+        [new] = await claim(store, now_ms=t0 + LEASE_MS)
+
+        renewed = await store.renew([renewal(old), renewal(new)], lease_ms=50_000, now_ms=t0 + LEASE_MS)
+
+        assert [each.answer for each in renewed] == [Answer.LOST, Answer.OK]
+
+    async def test_an_unknown_run_is_lost(self, store: Store, t0: int) -> None:
+        assert await store.renew([Renewal("nobody", "t:1")], lease_ms=1_000, now_ms=t0) == [Renewed(Answer.LOST)]
+
+    async def test_a_finished_run_cannot_be_renewed(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.settle([settlement(run, Done())], now_ms=t0)
+
+        assert await store.renew([renewal(run)], lease_ms=1_000, now_ms=t0) == [Renewed(Answer.LOST)]
+        assert (await the_run(store, run.id)).state is RunState.DONE
+
+    async def test_the_token_decides_and_not_the_clock(self, store: Store, t0: int) -> None:
+        """An expired lease that was not taken back can still be renewed by its owner."""
+        run = await leased(store)
+
+        assert await store.renew([renewal(run)], lease_ms=10_000, now_ms=t0 + LEASE_MS + 5_000) == [Renewed(Answer.OK)]
+        assert await claim(store, now_ms=t0 + LEASE_MS + 14_999) == ()
+
+    async def test_a_batch_of_renewals_answers_in_order(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a"), a_run("b"))
+        a, b = await claim(store, now_ms=t0)
+
+        renewed = await store.renew(
+            [renewal(b), Renewal("a", "x:1"), renewal(a), Renewal("no", "x:1")], lease_ms=9, now_ms=t0
+        )
+
+        assert [each.answer for each in renewed] == [Answer.OK, Answer.LOST, Answer.OK, Answer.LOST]
+
+    async def test_a_renewal_brings_the_request_to_stop(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.cancel(run_ids=[run.id], reason="no longer wanted", now_ms=t0)
+
+        renewed = await store.renew([renewal(run)], lease_ms=LEASE_MS, now_ms=t0)
+
+        assert renewed == [Renewed(Answer.OK, "no longer wanted")]
+
+
+class ProgressContract(Contract):
+    async def test_a_renewal_brings_the_progress_to_everybody(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        assert run.progress == ""
+
+        await store.renew([Renewal(run.id, run.token, "40% page 3")], lease_ms=LEASE_MS, now_ms=t0)
+
+        assert (await the_run(store, run.id)).progress == "40% page 3"
+        assert [each.progress for each in (await store.list_runs()).runs] == ["40% page 3"]
+
+    async def test_a_renewal_that_says_nothing_leaves_the_progress(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.renew([Renewal(run.id, run.token, "half")], lease_ms=LEASE_MS, now_ms=t0)
+
+        await store.renew([renewal(run)], lease_ms=LEASE_MS, now_ms=t0)
+
+        assert (await the_run(store, run.id)).progress == "half"
+
+    async def test_a_stale_token_tells_no_progress(self, store: Store, t0: int) -> None:
+        old = await leased(store)
+        [new] = await claim(store, now_ms=t0 + LEASE_MS)
+
+        both = [Renewal(old.id, old.token, "the dead speak"), Renewal(new.id, new.token, "10%")]
+        assert [each.answer for each in await store.renew(both, lease_ms=LEASE_MS, now_ms=t0)] == [
+            Answer.LOST,
+            Answer.OK,
+        ]
+        assert (await the_run(store, new.id)).progress == "10%"
+        await store.renew(both[:1], lease_ms=LEASE_MS, now_ms=t0)
+
+        assert (await the_run(store, new.id)).progress == "10%"
+
+    async def test_a_long_progress_is_cut(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.renew([Renewal(run.id, run.token, "x" * 5_000)], lease_ms=LEASE_MS, now_ms=t0)
+
+        assert (await the_run(store, run.id)).progress == "x" * PROGRESS_CHARS_MAX
+
+    async def test_the_progress_stays_after_the_end(self, store: Store, t0: int) -> None:
+        """The last progress of a failed run shows how far it was."""
+        for name, verdict in (("a", Done()), ("b", Dead("x"))):
+            run = await leased(store, a_run(name))
+            await store.renew([Renewal(run.id, run.token, "page 3")], lease_ms=LEASE_MS, now_ms=t0)
+            await store.settle([settlement(run, verdict)], now_ms=t0)
+
+            assert (await the_run(store, name)).progress == "page 3"
+
+    async def test_a_settlement_brings_the_last_words(self, store: Store, t0: int) -> None:
+        for name, verdict in (("a", Done()), ("b", Dead("x")), ("c", RetryAt(t0 + 9)), ("d", Back())):
+            run = await leased(store, a_run(name))
+            await store.renew([Renewal(run.id, run.token, "page 3")], lease_ms=LEASE_MS, now_ms=t0)
+            await store.settle([settlement(run, verdict, progress="page 4" + "!" * 999)], now_ms=t0)
+
+            assert (await the_run(store, name)).progress == ("page 4" + "!" * 999)[:PROGRESS_CHARS_MAX]
+            await store.cancel(run_ids=[name], now_ms=t0)
+
+    async def test_a_refused_settlement_tells_no_progress(self, store: Store, t0: int) -> None:
+        old = await leased(store)
+        [new] = await claim(store, now_ms=t0 + LEASE_MS)
+
+        assert await store.settle([settlement(old, Done(), progress="late")], now_ms=t0) == [Answer.LOST]
+
+        assert (await the_run(store, new.id)).progress == ""
+
+    async def test_each_delivery_begins_without_progress(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.renew([Renewal(run.id, run.token, "page 3")], lease_ms=LEASE_MS, now_ms=t0)
+        await store.settle([settlement(run, RetryAt(t0 + 5), outcome=a_failure(t0))], now_ms=t0)
+        assert (await the_run(store, run.id)).progress == "page 3", "it is what the failed attempt said last"
+
+        [again] = await claim(store, now_ms=t0 + 5)
+
+        assert again.progress == (await the_run(store, run.id)).progress == ""
+
+    async def test_a_revived_run_begins_without_progress(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.settle([settlement(run, Dead("x"), progress="page 3")], now_ms=t0)
+
+        await store.revive([run.id], now_ms=t0)
+
+        assert (await the_run(store, run.id)).progress == ""
+
+
+class LostLeaseContract(Contract):
+    async def test_a_lost_lease_is_counted_and_is_no_failure(self, store: Store, t0: int) -> None:
+        await leased(store)
+
+        [again] = await claim(store, now_ms=t0 + LEASE_MS)
+
+        assert (again.lease_losses, again.attempt, again.fence, again.failed) == (1, 0, 2, False)
+
+    async def test_the_leader_is_told_of_a_lost_lease(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await forget_feed(store)
+
+        await claim(store, now_ms=t0 + LEASE_MS)
+
+        [end] = await last_ends(store)
+        assert (end.run_id, end.ran, end.failed) == (run.id, False, False)
+        assert end.state in {RunState.READY, RunState.LEASED}
+
+    async def test_leases_lost_in_one_claim_make_one_entry(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a"), a_run("b"), a_run("c"))
+        await claim(store, now_ms=t0)
+        await forget_feed(store)
+
+        await claim(store, now_ms=t0 + LEASE_MS)
+
+        [entry] = await entries(store, Ended)
+        assert sorted(end.run_id for end in entry.ends) == ["a", "b", "c"]
+
+    async def test_a_lease_that_still_runs_is_left_alone(self, store: Store, t0: int) -> None:
+        await leased(store, a_run("short"), lease_ms=5_000)
+        await leased(store, a_run("long"), lease_ms=50_000)
+
+        assert ids(await claim(store, now_ms=t0 + 10_000)) == ["short"]
+        assert (await the_run(store, "long")).lease_losses == 0
+
+    async def test_of_two_leases_only_the_one_that_ended_is_taken_back(self, store: Store, t0: int) -> None:
+        await leased(store, a_run("first"), lease_ms=10_000)
+        await leased(store, a_run("second"), lease_ms=10_001)
+
+        assert ids(await claim(store, now_ms=t0 + 10_000)) == ["first"]
+        assert (await the_run(store, "second")).state is RunState.LEASED
+        assert ids(await claim(store, now_ms=t0 + 10_001)) == ["second"]
+
+    async def test_too_many_lost_leases_make_a_dead_letter(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a"))
+        for n in range(3):
+            assert ids(await claim(store, losses_max=3, now_ms=t0 + n * LEASE_MS)) == ["a"]
+
+        assert await claim(store, losses_max=3, now_ms=t0 + 3 * LEASE_MS) == ()
+
+        letter = await the_run(store, "a")
+        assert (letter.state, letter.lease_losses, letter.failed) == (RunState.DEAD, 3, True)
+        assert letter.error
+        [end] = await last_ends(store)
+        assert (end.state, end.ran, end.failed) == (RunState.DEAD, False, True)
+
+    async def test_a_settlement_after_the_lease_was_taken_back_is_lost(self, store: Store, t0: int) -> None:
+        """Taken back and not yet delivered again: the token is invalid all the same."""
+        run = await leased(store, a_run("a", priority=3))
+        await given(store, a_run("b", priority=1, due_ms=t0))
+        assert ids(await claim(store, 1, now_ms=t0 + LEASE_MS)) == ["b"]
+
+        assert await store.settle([settlement(run, Done())], now_ms=t0 + LEASE_MS) == [Answer.LOST]
+        assert (await the_run(store, "a")).state is RunState.READY
+        assert (await store.renew([renewal(run)], lease_ms=9, now_ms=t0 + LEASE_MS))[0].answer is Answer.LOST
+
+    async def test_a_settlement_of_a_run_that_died_of_lost_leases_is_lost(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await claim(store, losses_max=1, now_ms=t0 + LEASE_MS)
+
+        assert await store.settle([settlement(run, Done())], now_ms=t0 + LEASE_MS) == [Answer.LOST]
+        assert (await the_run(store, run.id)).state is RunState.DEAD
+
+    async def test_a_lost_run_that_was_asked_to_stop_is_cancelled(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.cancel(run_ids=[run.id], reason="enough", now_ms=t0)
+
+        assert await claim(store, losses_max=1, now_ms=t0 + LEASE_MS) == ()
+
+        past = await the_run(store, run.id)
+        assert (past.state, past.cancel) == (RunState.CANCELLED, "enough")
+        assert [(end.state, end.ran) for end in await last_ends(store)] == [(RunState.CANCELLED, False)]
+
+    async def test_a_lost_run_of_a_deleted_job_is_cancelled(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.delete_jobs(["job"], now_ms=t0)
+
+        assert await claim(store, now_ms=t0 + LEASE_MS) == ()
+
+        past = await the_run(store, run.id)
+        assert (past.state, past.cancel) == (RunState.CANCELLED, "its job was deleted")
+
+    async def test_a_lost_gated_run_is_ready_and_needs_no_new_release(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a", gated=True))
+        await release(store, "a")
+        await claim(store, now_ms=t0)
+
+        assert ids(await claim(store, now_ms=t0 + LEASE_MS)) == ["a"]
+
+    async def test_a_lost_run_stands_behind_what_waited_longer(self, store: Store, t0: int) -> None:
+        """It is ordered by the end of its lease: a run that kills workers must not always be first."""
+        await leased(store, a_run("a", due_ms=t0))
+        await given(store, a_run("b", due_ms=t0 + 1_000))
+
+        assert ids(await claim(store, now_ms=t0 + LEASE_MS)) == ["b", "a"]
+
+    async def test_a_lease_is_cut_to_its_length_when_the_clock_came_back(self, store: Store, t0: int) -> None:
+        """Leased for 30 s while the clock was an hour ahead: it ends 30 s after the correction, not in an hour."""
+        ahead = t0 + 3_600_000
+        run = await leased(store, a_run("a"), now_ms=ahead)
+
+        assert await claim(store, now_ms=t0) == ()
+
+        assert (await the_run(store, run.id)).lease_until_ms == t0 + LEASE_MS
+        assert await claim(store, now_ms=t0 + LEASE_MS - 1) == ()
+        assert ids(await claim(store, now_ms=t0 + LEASE_MS)) == ["a"]
+
+    async def test_a_cut_lease_is_still_its_owners(self, store: Store, t0: int) -> None:
+        run = await leased(store, a_run("a"), now_ms=t0 + 3_600_000)
+        await claim(store, now_ms=t0)
+
+        assert await store.settle([settlement(run, Done())], now_ms=t0) == [Answer.OK]
+
+    async def test_losses_and_attempts_are_counted_apart(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.settle([settlement(run, RetryAt(t0))], now_ms=t0)
+        await claim(store, now_ms=t0)
+        [run] = await claim(store, now_ms=t0 + LEASE_MS)
+
+        assert (run.attempt, run.lease_losses) == (1, 1)
+        await store.settle([settlement(run, Dead("x"))], now_ms=t0 + LEASE_MS)
+        letter = await the_run(store, run.id)
+        assert (letter.attempt, letter.lease_losses) == (1, 1)
+
+    async def test_leases_stand_over_closing_and_opening(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+
+        await store.close()
+        await store.open()
+
+        assert await claim(store, now_ms=t0 + LEASE_MS - 1) == ()
+        assert (await store.renew([renewal(run)], lease_ms=LEASE_MS, now_ms=t0))[0].answer is Answer.OK

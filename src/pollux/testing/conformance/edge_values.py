@@ -33,6 +33,7 @@ from pollux.store.contract import (
     Store,
 )
 from pollux.testing.conformance.builders import (
+    Contract,
     a_firing,
     a_job,
     a_memory,
@@ -50,7 +51,6 @@ from pollux.testing.conformance.builders import (
     the_job,
     the_run,
 )
-from pollux.testing.conformance.contract import Contract
 
 ODD = "näïve 𝄞 ' \" ; -- \\ % _ \t\n \x00 end"
 NESTED = {"a": [1, 2.5, None, True, {"b": {"c": ODD}}], ODD: "", "": 0, "big": 2**53, "small": -1e-300}

@@ -29,6 +29,7 @@ from pollux.store.contract import Answer, Pruning, RunFilter, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
     T0,
+    Contract,
     a_firing,
     a_job,
     a_memory,
@@ -51,7 +52,6 @@ from pollux.testing.conformance.builders import (
     the_job,
     the_run,
 )
-from pollux.testing.conformance.contract import Contract
 from pollux.testing.conformance.versions import OTHER, another, due_ids, fired, moved
 from pollux.testing.conformance.waits import soon
 

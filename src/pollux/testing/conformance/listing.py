@@ -8,6 +8,7 @@ from pollux.errors import InvalidInput
 from pollux.model import QueueDepth, Run, RunState
 from pollux.store.contract import Counts, JobFilter, RunFilter, Store
 from pollux.testing.conformance.builders import (
+    Contract,
     a_job,
     a_run,
     claim,
@@ -19,7 +20,6 @@ from pollux.testing.conformance.builders import (
     ids,
     leased,
 )
-from pollux.testing.conformance.contract import Contract
 
 
 async def all_runs(store: Store, where: RunFilter | None = None, *, limit: int = 100) -> list[Run]:

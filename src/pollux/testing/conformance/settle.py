@@ -1,11 +1,17 @@
-"""Settling attempts."""
+"""Settling: ends of runs, retries and hand-backs, and what is kept of earlier attempts."""
 
 from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from pollux.model import (
+    AT_THE_GATE,
+    TRIED_CHARS_MAX,
+    TRIED_MAX,
     Arrived,
+    Back,
     Cancelled,
     Cause,
     Dead,
@@ -17,25 +23,30 @@ from pollux.model import (
     NotesChanged,
     RetryAt,
     RunState,
+    Tried,
 )
-from pollux.store.contract import Answer, Settlement, Store
+from pollux.store.contract import Answer, RunFilter, Settlement, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
+    Contract,
     a_failure,
     a_run,
     an_outcome,
     claim,
     entries,
     finished,
+    forget_feed,
     given,
     given_jobs,
     ids,
     last_ends,
     leased,
+    release,
+    renewal,
+    retried,
     settlement,
     the_run,
 )
-from pollux.testing.conformance.contract import Contract
 
 
 class SettleContract(Contract):
@@ -241,3 +252,294 @@ class SettleContract(Contract):
         assert (past.state, past.cancel) == (RunState.CANCELLED, "stopped before it began")
         [end] = await last_ends(store)
         assert (end.state, end.ran, end.error) == (RunState.CANCELLED, False, "stopped before it began")
+
+
+class TriedContract(Contract):
+    """What is kept of earlier attempts."""
+
+    async def test_the_errors_of_earlier_attempts_are_kept(self, store: Store, t0: int) -> None:
+        await given(store, a_run())
+        for n in range(2):
+            [run] = await claim(store, now_ms=t0 + n)
+            failure = a_failure(t0 + n, f"ValueError: {n}")
+            await store.settle([settlement(run, RetryAt(t0 + n), outcome=failure)], now_ms=t0 + n)
+        waiting = await the_run(store, run.id)
+        assert waiting.tried == (Tried(1, t0 - 100, t0, "ValueError: 0"), Tried(2, t0 - 99, t0 + 1, "ValueError: 1"))
+        [run] = await claim(store, now_ms=t0 + 9)
+        assert run.tried == waiting.tried, "the one who tries next is told"
+
+        await store.settle([settlement(run, Done(), outcome=an_outcome(t0 + 9))], now_ms=t0 + 9)
+
+        done = await the_run(store, run.id)
+        assert (done.error, done.tried) == ("", waiting.tried)
+
+    async def test_the_traceback_of_each_attempt_is_kept_beside_its_error(self, store: Store, t0: int) -> None:
+        """With the run as it waits, as it is claimed and as it ends; the leader's feed has the error alone."""
+        await given(store, a_run())
+        traces = [f'File "shop.py", line {n}, in fetch\n    login("{n}")' for n in range(3)]
+        [run] = await claim(store, now_ms=t0)
+        failure = a_failure(t0, "ValueError: 0", traceback=traces[0])
+        await store.settle([settlement(run, RetryAt(t0), outcome=failure)], now_ms=t0)
+        [run] = await claim(store, now_ms=t0)
+        failure = a_failure(t0, "ValueError: 1", traceback=traces[1])
+        await store.settle([settlement(run, RetryAt(t0), outcome=failure)], now_ms=t0)
+        waiting = await the_run(store, run.id)
+        assert (waiting.error, waiting.traceback) == ("ValueError: 1", traces[1])
+        assert [(each.error, each.traceback) for each in waiting.tried] == [
+            ("ValueError: 0", traces[0]),
+            ("ValueError: 1", traces[1]),
+        ]
+        [run] = await claim(store, now_ms=t0)
+        assert (run.traceback, run.tried) == (traces[1], waiting.tried)
+        failure = a_failure(t0, "ValueError: 2", traceback=traces[2])
+
+        await store.settle([settlement(run, Dead("gave up"), outcome=failure)], now_ms=t0)
+
+        letter = await the_run(store, run.id)
+        assert (letter.error, letter.traceback, letter.tried) == ("ValueError: 2", traces[2], waiting.tried)
+        ends = [end for entry in await entries(store, Ended) for end in entry.ends]
+        assert [end.error for end in ends] == ["ValueError: 0", "ValueError: 1", "ValueError: 2"]
+
+    async def test_a_list_by_error_looks_at_the_traceback_too(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        failure = a_failure(t0, "ValueError: 1", traceback='File "shop.py"')
+        await store.settle([settlement(run, Dead("x"), outcome=failure)], now_ms=t0)
+        for part, found in (("ValueError", [run.id]), ("shop.py", [run.id]), ("other.py", [])):
+            assert ids((await store.list_runs(RunFilter(error=part))).runs) == found
+
+    async def test_a_run_remembers_its_latest_attempts_only(self, store: Store, t0: int) -> None:
+        await given(store, a_run())
+        for _ in range(TRIED_MAX + 3):
+            [run] = await claim(store, now_ms=t0)
+            await store.settle([settlement(run, RetryAt(t0), outcome=a_failure(t0, "x" * 9_999))], now_ms=t0)
+
+        tried = (await the_run(store, run.id)).tried
+
+        assert [each.fence for each in tried] == list(range(4, TRIED_MAX + 4))
+        assert {len(each.error) for each in tried} == {TRIED_CHARS_MAX}
+
+    async def test_an_attempt_whose_lease_was_lost_is_remembered(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        [again] = await claim(store, now_ms=t0 + LEASE_MS)
+
+        [lost] = again.tried
+        assert (lost.fence, lost.ended_ms) == (1, t0 + LEASE_MS)
+        assert run.owner in lost.error
+
+    async def test_what_is_handed_back_uncharged_was_not_tried(self, store: Store, t0: int) -> None:
+        for verdict in (Back(), Hold("stopped")):
+            run = await leased(store, a_run(type(verdict).__name__))
+            await store.settle([settlement(run, verdict)], now_ms=t0)
+
+            assert (await the_run(store, run.id)).tried == ()
+            await store.cancel(run_ids=[run.id], now_ms=t0)
+
+    async def test_a_revived_run_keeps_what_was_tried(self, store: Store, t0: int) -> None:
+        await given(store, a_run())
+        [run] = await claim(store, now_ms=t0)
+        await store.settle([settlement(run, RetryAt(t0), outcome=a_failure(t0))], now_ms=t0)
+        [run] = await claim(store, now_ms=t0)
+        await store.settle([settlement(run, Dead("x"), outcome=a_failure(t0))], now_ms=t0)
+        tried = (await the_run(store, run.id)).tried
+
+        await store.revive([run.id], now_ms=t0)
+
+        assert (await the_run(store, run.id)).tried == tried != ()
+
+
+class HandBackContract(Contract):
+    async def test_a_retry_is_ready_at_its_time(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await retried(store, run, t0 + 5_000)
+
+        assert await claim(store, now_ms=t0 + 4_999) == ()
+        [again] = await claim(store, now_ms=t0 + 5_000)
+        assert (again.id, again.attempt, again.fence) == (run.id, 1, 2)
+
+    async def test_a_retry_is_charged_and_shows_what_went_wrong(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.settle([settlement(run, RetryAt(t0 + 5_000), outcome=a_failure(t0, "TimeoutError"))], now_ms=t0)
+
+        waiting = await the_run(store, run.id)
+        assert (waiting.state, waiting.attempt, waiting.visible_ms) == (RunState.READY, 1, t0 + 5_000)
+        assert (waiting.failed, waiting.error, waiting.lease_losses) == (True, "TimeoutError", 0)
+        assert (waiting.owner, waiting.lease_until_ms) == ("", 0)
+
+    async def test_a_retry_tells_the_leader_that_the_attempt_failed(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await retried(store, run, t0 + 5_000)
+
+        [end] = await last_ends(store)
+        assert (end.run_id, end.state, end.failed, end.ran) == (run.id, RunState.READY, True, True)
+        assert (end.error, end.duration_ms) == ("ConnectionError: refused", 100)
+
+    async def test_attempts_add_up_over_retries(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        for attempt in (1, 2, 3):
+            await retried(store, run, t0)
+            assert (await the_run(store, run.id)).attempt == attempt
+            [run] = await claim(store, now_ms=t0)
+
+    async def test_a_gated_retry_goes_back_to_the_gate(self, store: Store, t0: int) -> None:
+        run = await leased(store, a_run("a", gated=True))
+        await forget_feed(store)
+
+        await retried(store, run, t0 + 5_000)
+
+        waiting = await the_run(store, "a")
+        assert (waiting.state, waiting.held_reason, waiting.attempt) == (RunState.HELD, AT_THE_GATE, 1)
+        assert [entry.run_ids for entry in await entries(store, Arrived)] == [("a",)]
+        await release(store, "a")
+        assert await claim(store, now_ms=t0 + 4_999) == ()
+        assert ids(await claim(store, now_ms=t0 + 5_000)) == ["a"]
+
+    async def test_a_run_handed_back_is_ready_at_once_and_not_charged(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+
+        assert await store.settle([settlement(run, Back())], now_ms=t0 + 9) == [Answer.OK]
+
+        [again] = await claim(store, now_ms=t0 + 9)
+        assert (again.attempt, again.lease_losses, again.fence) == (0, 0, 2)
+
+    async def test_a_gated_run_handed_back_is_ready_and_not_held(self, store: Store, t0: int) -> None:
+        run = await leased(store, a_run("a", gated=True))
+        await forget_feed(store)
+
+        await store.settle([settlement(run, Back())], now_ms=t0)
+
+        assert (await the_run(store, "a")).state is RunState.READY
+        assert await entries(store, Arrived) == []
+
+    async def test_a_run_handed_back_keeps_how_it_went_before(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await retried(store, run, t0)
+        before = await the_run(store, run.id)
+        [run] = await claim(store, now_ms=t0)
+
+        await store.settle([settlement(run, Back(), outcome=an_outcome(t0 + 50, error="interrupted"))], now_ms=t0 + 50)
+
+        after = await the_run(store, run.id)
+        assert replace(after, visible_ms=0, fence=0, token="") == replace(before, visible_ms=0, fence=0, token="")
+
+    async def test_handing_back_tells_the_leader_that_nothing_ran(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.settle([settlement(run, Back())], now_ms=t0)
+
+        [end] = await last_ends(store)
+        assert (end.state, end.ran, end.failed) == (RunState.READY, False, False)
+
+    async def test_a_held_back_run_says_why_and_arrives_at_the_gate(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+
+        assert await store.settle([settlement(run, Hold("paused: deploy"))], now_ms=t0) == [Answer.OK]
+
+        waiting = await the_run(store, run.id)
+        assert (waiting.state, waiting.held_reason, waiting.attempt) == (RunState.HELD, "paused: deploy", 0)
+        assert [entry.run_ids for entry in await entries(store, Arrived)] == [(run.id,)]
+        assert await claim(store, now_ms=t0 + 3_600_000) == ()
+
+    async def test_a_held_back_run_runs_again_when_released(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.settle([settlement(run, Hold("paused"))], now_ms=t0)
+
+        await release(store, run.id, now_ms=t0 + 1_000)
+
+        [again] = await claim(store, now_ms=t0 + 1_000)
+        assert (again.id, again.held_reason, again.fence) == (run.id, "", 2)
+
+    async def test_the_same_hand_back_again_is_already_there(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a"), a_run("b"), a_run("c"))
+        a, b, c = await claim(store, now_ms=t0)
+        batch = [settlement(a, RetryAt(t0 + 5_000)), settlement(b, Back()), settlement(c, Hold("x"))]
+        await store.settle(batch, now_ms=t0)
+        before = (await store.counts(), await store.get_runs(["a", "b", "c"]))
+
+        assert await store.settle(batch, now_ms=t0 + 1) == [Answer.ALREADY] * 3
+
+        assert (await store.counts(), await store.get_runs(["a", "b", "c"])) == before
+
+    async def test_a_hand_back_sent_again_after_the_next_delivery_is_already_there(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        ends = settlement(run, Back(), follow_ups=(a_run("next", priority=3),))
+        await store.settle([ends], now_ms=t0)
+        [again] = await claim(store, 1, now_ms=t0)
+
+        assert await store.settle([ends], now_ms=t0) == [Answer.ALREADY]
+        assert await the_run(store, run.id) == again
+
+    async def test_a_token_that_handed_its_run_back_holds_it_no_more(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.settle([settlement(run, Back())], now_ms=t0)
+
+        [renewed] = await store.renew([renewal(run)], lease_ms=9_000, now_ms=t0)
+
+        assert renewed.answer is Answer.LOST
+        assert ids(await claim(store, now_ms=t0)) == [run.id]
+
+    async def test_a_late_hand_back_is_refused_once_somebody_else_has_the_run(self, store: Store, t0: int) -> None:
+        """A node that was suspended past its lease must not take the run from its new owner."""
+        old = await leased(store)
+        [new] = await claim(store, now_ms=t0 + LEASE_MS)
+        before = await store.counts()
+
+        for verdict in (Back(), Hold("paused"), RetryAt(t0)):
+            assert await store.settle([settlement(old, verdict)], now_ms=t0 + LEASE_MS) == [Answer.LOST]
+
+        assert await the_run(store, old.id) == new
+        assert await store.counts() == before
+
+    async def test_a_request_to_stop_turns_a_retry_into_cancelled(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.cancel(run_ids=[run.id], reason="enough", now_ms=t0)
+
+        ends = settlement(run, RetryAt(t0 + 5_000), outcome=a_failure(t0))
+        assert await store.settle([ends], now_ms=t0) == [Answer.OK]
+
+        past = await the_run(store, run.id)
+        assert (past.state, past.cancel) == (RunState.CANCELLED, "enough")
+        assert [(end.state, end.ran) for end in await last_ends(store)] == [(RunState.CANCELLED, True)]
+
+    async def test_a_request_to_stop_turns_back_and_hold_into_cancelled(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a"), a_run("b"))
+        a, b = await claim(store, now_ms=t0)
+        await store.cancel(run_ids=["a", "b"], now_ms=t0)
+
+        await store.settle([settlement(a, Back()), settlement(b, Hold("x"))], now_ms=t0)
+
+        assert [(await the_run(store, run_id)).state for run_id in ("a", "b")] == [RunState.CANCELLED] * 2
+        assert (await store.counts()).held == 0
+
+    async def test_a_retry_of_a_deleted_job_is_cancelled(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.delete_jobs(["job"], now_ms=t0)
+
+        assert await store.settle([settlement(run, RetryAt(t0 + 5_000))], now_ms=t0) == [Answer.OK]
+
+        past = await the_run(store, run.id)
+        assert (past.state, past.cancel) == (RunState.CANCELLED, "its job was deleted")
+
+    async def test_handing_back_to_a_deleted_job_is_cancelled(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a"), a_run("b"))
+        a, b = await claim(store, now_ms=t0)
+        await store.delete_jobs(["job"], now_ms=t0)
+
+        await store.settle([settlement(a, Back()), settlement(b, Hold("x"))], now_ms=t0)
+
+        assert [(await the_run(store, run_id)).state for run_id in ("a", "b")] == [RunState.CANCELLED] * 2
+        assert (await store.counts()).ready == 0
+
+    async def test_a_cancelled_verdict_ends_the_run(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+
+        await store.settle([settlement(run, Cancelled("asked to"), outcome=an_outcome(t0))], now_ms=t0)
+
+        past = await the_run(store, run.id)
+        assert (past.state, past.cancel, past.failed) == (RunState.CANCELLED, "asked to", False)
+
+    async def test_a_dead_verdict_wins_over_a_request_to_stop(self, store: Store, t0: int) -> None:
+        run = await leased(store)
+        await store.cancel(run_ids=[run.id], now_ms=t0)
+
+        await store.settle([settlement(run, Dead("gave up"), outcome=a_failure(t0))], now_ms=t0)
+
+        assert (await the_run(store, run.id)).state is RunState.DEAD

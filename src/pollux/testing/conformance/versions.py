@@ -31,6 +31,7 @@ from pollux.store.contract import Answer, JobFilter, JobPut, RunFilter, Store
 from pollux.testing.conformance.builders import (
     LEASE_MS,
     T0,
+    Contract,
     a_firing,
     a_job,
     a_memory,
@@ -53,7 +54,6 @@ from pollux.testing.conformance.builders import (
     the_job,
     the_run,
 )
-from pollux.testing.conformance.contract import Contract
 from pollux.testing.conformance.waits import soon
 
 OTHER = SCHEDULER_VERSION + 1
