@@ -144,7 +144,6 @@ def folder(tmp_path_factory):
         contextlib.chdir(path),
         mock.patch.dict(os.environ, environ, clear=True),
         mock.patch("pollux.app.run_to_end", side_effect=lambda life: life.close()),
-        mock.patch("pollux.cli.serve.run_watched"),
         mock.patch("pollux.log_format.write_lines"),
         mock.patch("sys.path", [*sys.path]),
     ):

@@ -19,7 +19,16 @@ from pollux.cli.command_table import USAGE
 from pollux.cli.options import config_option, json_option
 from pollux.cli.output import clean, notice, print_json
 from pollux.cli.runner import TeachingCommand, complain_all
-from pollux.cli.target import ask, config_path, find_code_here, overruled, refuse_url, store_lacks, with_own_code
+from pollux.cli.target import (
+    answer_of,
+    ask,
+    config_path,
+    find_code_here,
+    overruled,
+    refuse_url,
+    store_lacks,
+    with_own_code,
+)
 from pollux.config import Config, load_config
 from pollux.config.lint import config_warnings, with_jobs_of_code
 from pollux.config.load import file_source
@@ -181,14 +190,8 @@ def print_place(config: Config, source: str) -> None:
 
 
 def _changes(app: Pollux) -> list[dict[str, Any]]:
-    async def compare() -> list[dict[str, Any]]:
-        await app.open()
-        try:
-            return [{"source": diff.source, "lines": list(diff.lines())} for diff in await app.diff()]
-        finally:
-            await app.close()
-
-    return asyncio.run(compare())
+    diffs = asyncio.run(answer_of(app, lambda _: app.diff()))
+    return [{"source": diff.source, "lines": list(diff.lines())} for diff in diffs]
 
 
 def _report(

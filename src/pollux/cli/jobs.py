@@ -303,7 +303,7 @@ async def _rows(
     operations: OperationsProtocol, found: Sequence[Job]
 ) -> tuple[tuple[JobRow, ...], tuple[Unreadable, ...]]:
     """Rows as the live table has them, and the live runs that cannot be read."""
-    from pollux.app.operations.status import live_by_job, live_runs, rows_of, told_by
+    from pollux.app.operations.status import live_by_job, live_runs, progress_by_job, rows_of
 
     at_ms = now_ms()
     live = await live_runs(operations.runs, job_id=found[0].id if len(found) == 1 else None)
@@ -312,7 +312,7 @@ async def _rows(
         live=live_by_job(live.runs, at_ms),
         stops=await operations.pauses.stops(),
         nodes=await operations.status.nodes(),
-        progress=told_by(live.runs),
+        progress=progress_by_job(live.runs),
         now_ms=at_ms,
     )
     return rows, live.unreadable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -13,6 +13,7 @@ from rich.text import Text
 from pollux.app.operations.status import history_of
 from pollux.cli.output import ago, clean, program_name, span, sparkline
 from pollux.model import Counts, Run
+from pollux.units import counted
 
 if TYPE_CHECKING:
     from pollux.app import JobRow, Overview
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 BAR = 6
 LATEST = 16  # ends in the sparkline
+SERVE_COLUMNS = ("id", "schedule", "last", "fresh", "next due", "now")
 TOP_COLUMNS = ("id", "state", "last", "latest", "fresh", "next due", "failures", "now")
 OUTCOME_COLOURS = {
     "ok": "green",
@@ -52,17 +54,37 @@ def counts_of(counts: Counts, *, seats: int | None = None) -> Text:
     return text.append(f"dead {_count(counts.dead)}  ", "red" if counts.dead else "")
 
 
-def last_cell(row: JobRow) -> Text:
-    last = row.last or "-"
-    return Text(last, OUTCOME_COLOURS.get(last, "dim"))
+def cells_of(row: JobRow, columns: Sequence[str], now_ms: int, *, plain: bool = False) -> tuple[Text, ...]:
+    """The cells of one job in these columns; `plain`: the terminal knows ASCII only."""
+    memory, marks, last = row.job.memory, history_of(row.job).marks[-LATEST:], row.last or "-"
+    line = sparkline([mark.at_most_ms for mark in marks], [mark.failed for mark in marks], plain=plain)
+    cells = {
+        "id": Text(row.job.id),
+        "schedule": Text(row.schedule, "dim"),
+        "state": Text(row.answer, _STATES.get(row.answer, "")),
+        "last": Text(last, OUTCOME_COLOURS.get(last, "dim")),
+        "latest": Text(f"{line:<{LATEST}} {span(memory.duration_ms) if memory.last_end_ms else ''}".rstrip()),
+        "fresh": freshness_bar(row.freshness.score, row.freshness.age_ms),
+        "next due": Text(ago(row.next_due_ms, now=now_ms) or "-"),
+        "failures": Text(str(memory.failures or ""), "red"),
+        "now": _now(row) or _idle(row, columns),
+    }
+    return tuple(cells[column] for column in columns)
 
 
-def now_cell(row: JobRow) -> Text:
+def _now(row: JobRow) -> Text:
     """What the job does, what holds it up, or why it fails."""
     parts = [Text(clean(row.progress), "cyan"), Text(clean(row.held), "yellow")]
     if row.failing and not row.progress and not row.held:
         parts.append(Text(clean(row.last_failure), "red"))
     return Text(" ").join(part for part in parts if part)
+
+
+def _idle(row: JobRow, columns: Sequence[str]) -> Text:
+    """That it runs, or its schedule: what no other column shows."""
+    if "schedule" not in columns:
+        return Text(row.schedule, "dim")
+    return Text("running", "cyan") if row.answer == "running" else Text()
 
 
 def freshness_bar(score: float, age_ms: int | None) -> Text:
@@ -85,7 +107,7 @@ def _count(number: int) -> str:
 
 def header(overview: Overview, *, store: str, lateness: str) -> Text:
     text = Text.assemble(("pollux", "bold"), f"  {clean(store)}  ")
-    leader = f"term {overview.term}, {overview.nodes} node{'' if overview.nodes == 1 else 's'}"
+    leader = f"term {overview.term}, {counted(overview.nodes, 'node')}"
     text.append(f"{leader}  " if overview.leader else "no leader  ", style="" if overview.leader else "yellow")
     return text.append_text(counts_of(overview.counts)).append(lateness, style="dim")
 
@@ -103,15 +125,7 @@ def jobs_table(overview: Overview, *, cut: bool) -> RenderableType:
     table.add_column("next due", justify="right", min_width=9, no_wrap=True)
     table.add_column("now", overflow=overflow, no_wrap=cut, min_width=12, ratio=1)  # takes what the others leave
     for row in overview.rows:
-        idle = Text("running", "cyan") if row.answer == "running" else Text()
-        table.add_row(
-            Text(row.job.id),
-            Text(row.schedule, style="dim"),
-            last_cell(row),
-            freshness_bar(row.freshness.score, row.freshness.age_ms),
-            Text(ago(row.next_due_ms, now=overview.now_ms) or "-"),
-            now_cell(row) or idle,
-        )
+        table.add_row(*cells_of(row, SERVE_COLUMNS, overview.now_ms))
     return table
 
 
@@ -133,7 +147,7 @@ def footer(overview: Overview, store: str, api: str = "") -> Text:
 def top_header(look: StoreSummary, url: str) -> Text:
     leader, count = look.leader, len(look.nodes)
     text = Text.assemble(("pollux top", "bold"), f"  {clean(url)}  ")
-    text.append(f"{count} node{'' if count == 1 else 's'}  ", "" if count else "red")
+    text.append(f"{counted(count, 'node')}  ", "" if count else "red")
     text.append(f"led by {leader.id} (term {leader.leads})" if leader else "no leader", "" if leader else "yellow")
     return text.append("\n").append_text(counts_of(look.counts, seats=look.seats)).append_text(lateness_of(look))
 
@@ -148,22 +162,6 @@ def lateness_of(look: StoreSummary) -> Text:
     if look.overdue_ms >= 1_000:
         words.append(f"a due time is {span(look.overdue_ms)} late")
     return Text(", ".join(words), "red" if late_ms > 10_000 else "yellow")
-
-
-def top_cells(row: JobRow, now_ms: int, *, plain: bool) -> tuple[Text, ...]:
-    """One job, in the order of `TOP_COLUMNS`; `plain`: the terminal knows ASCII only."""
-    memory, marks = row.job.memory, history_of(row.job).marks[-LATEST:]
-    line = sparkline([mark.at_most_ms for mark in marks], [mark.failed for mark in marks], plain=plain)
-    return (
-        Text(row.job.id),
-        Text(row.answer, _STATES.get(row.answer, "")),
-        last_cell(row),
-        Text(f"{line:<{LATEST}} {span(memory.duration_ms) if memory.last_end_ms else ''}".rstrip()),
-        freshness_bar(row.freshness.score, row.freshness.age_ms),
-        Text(ago(row.next_due_ms, now=now_ms) or "-"),
-        Text(str(memory.failures or ""), "red"),
-        now_cell(row) or Text(row.schedule, "dim"),
-    )
 
 
 def running_pane(look: StoreSummary) -> Text:

@@ -20,6 +20,7 @@ from pollux.cli.target import (
     HELLO_S,
     StoreChoice,
     address_of_target,
+    answer_of,
     ask,
     config_path,
     find_code_here,
@@ -240,15 +241,7 @@ def _alone(config: Config, question: Callable[[OperationsProtocol], Awaitable[_T
     from pollux.app.operations.context import default_actor
 
     app = Pollux.from_config(config)
-
-    async def asked() -> _T:
-        await app.open()
-        try:
-            return await question(app.operations.as_actor(default_actor("cli")))
-        finally:
-            await app.close()
-
-    return asyncio.run(asked())
+    return asyncio.run(answer_of(app, lambda _: question(app.operations.as_actor(default_actor("cli")))))
 
 
 def _print_elsewhere(path: str, url: str) -> None:

@@ -15,6 +15,7 @@ import click
 
 from pollux.cli import command_table
 from pollux.errors import InvalidConfig, PolluxError, exit_code_of
+from pollux.units import counted
 
 HELP_OPTIONS = ("-h", "--help")
 GLOBAL_OPTIONS = {  # options of nearly every command, which may also come before it: whether they take a value
@@ -198,7 +199,7 @@ def complain_all(error: InvalidConfig) -> int:
     """Every problem of a config on its own line, then how many."""
     count = len(error.problems)
     lines = [str(problem) for problem in error.problems]
-    return _complain("\n".join([*lines, f"{count} problem{'s' if count > 1 else ''}"]), command_table.USAGE)
+    return _complain("\n".join([*lines, counted(count, "problem")]), command_table.USAGE)
 
 
 def _unforeseen(error: Exception) -> tuple[str, int]:

@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,7 +21,7 @@ from pollux.cli.target import config_path, find_code_here, overruled
 from pollux.config import Config, load_config
 from pollux.config.lint import config_warnings, ineffective_variables, with_jobs_of_code
 from pollux.errors import PolluxError
-from pollux.units import shell_word
+from pollux.units import counted, shell_word
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -88,7 +87,7 @@ def serve(config: str | None, *, watch: bool | None, verbose: bool, replace: boo
       pollux serve --app monitor:app --store sqlite:///monitor.db --seats 50
       pollux serve -c pollux.yaml --no-watch --log-format json 2> pollux.log
     """
-    _serve(config, _verbosely(arguments, verbose=verbose), plans=True, watch=watch, replace=replace)
+    _serve(config, arguments, verbose=verbose, plans=True, watch=watch, replace=replace)
 
 
 @click.command(cls=TeachingCommand)
@@ -100,28 +99,34 @@ def worker(config: str | None, *, watch: bool | None, verbose: bool, **arguments
     For example:
       pollux worker --app monitor:app --store sqlite:///monitor.db --seats 50
     """
-    _serve(config, _verbosely(arguments, verbose=verbose), plans=False, watch=watch)
-
-
-def _verbosely(arguments: dict[str, Any], *, verbose: bool) -> dict[str, Any]:
-    return arguments | {"log_level": "debug"} if verbose else arguments
+    _serve(config, arguments, verbose=verbose, plans=False, watch=watch)
 
 
 def _serve(
-    config: str | None, arguments: dict[str, Any], *, plans: bool, watch: bool | None, replace: bool = False
+    config: str | None,
+    arguments: dict[str, Any],
+    *,
+    verbose: bool,
+    plans: bool,
+    watch: bool | None,
+    replace: bool = False,
 ) -> None:
     from pollux.app import Pollux, run_to_end
     from pollux.server import server_options
 
     find_code_here()
-    loaded = load_config(config_path(config), environ=os.environ, arguments=arguments)
+    level = {"log_level": "debug"} if verbose else {}
+    loaded = load_config(config_path(config), environ=os.environ, arguments=arguments | level)
     warnings = [str(each) for each in (overruled(config, loaded), ineffective_variables(os.environ)) if each]
     app = Pollux.from_config(loaded, plans=plans, runs=True)
     app.program = _program(loaded)
     warnings += _config_warnings(loaded, app)
     options = server_options(loaded, plans=plans, store_url=app.store_url)
     if sys.stdout.isatty() if watch is None else watch:
-        run_watched(app, loaded, options, warnings, replace=replace)
+        news = RecentLog()
+        log_to(news, loaded, datefmt="%H:%M:%S")
+        news.lines += [clean(line) for line in (greeting(app, loaded), *warnings)]
+        run_to_end(_watched_until_signalled(app, options, news, replace=replace))
     else:
         log_to(logging.StreamHandler(), loaded)
         log = logging.getLogger("pollux")
@@ -177,17 +182,6 @@ class RecentLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(clean(self.format(record).splitlines()[0]))
-
-
-def run_watched(
-    app: Pollux, config: Config, options: ServerOptions | None, warnings: Sequence[str], *, replace: bool
-) -> None:
-    from pollux.app import run_to_end
-
-    news = RecentLog()
-    log_to(news, config, datefmt="%H:%M:%S")
-    news.lines += [clean(line) for line in (greeting(app, config), *warnings)]
-    run_to_end(_watched_until_signalled(app, options, news, replace=replace))
 
 
 async def _watched_until_signalled(
@@ -278,6 +272,6 @@ def greeting(app: Pollux, config: Config) -> str:
     """What is about to run; without any job, how to add one."""
     count = len(app.declared_jobs())
     if count:
-        return f"{count} job{'' if count == 1 else 's'} on {app.store_url}; Ctrl-C stops"
+        return f"{counted(count, 'job')} on {app.store_url}; Ctrl-C stops"
     file = config.path or "pollux.yaml, and name it with -c"
     return f"no jobs are declared; add one to {file}: jobs: [{FIRST_JOB}]; waiting on {app.store_url}, Ctrl-C stops"

@@ -1,4 +1,4 @@
-"""The command `pollux doctor`: the order of its checks and the form of its answer."""
+"""Command `pollux doctor`: the order of its checks and the form of its answer."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from pollux.config.lint import config_warnings, warnings_of_jobs, with_jobs_of_c
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError
 from pollux.secrets import MASK, at_place
 from pollux.store.local_files import announced_in
+from pollux.units import counted
 
 PROBLEMS_SHOWN = 20
 
@@ -28,7 +29,7 @@ def look_at_setup(path: str, store: str | None, app: str | None) -> tuple[Config
     except InvalidInput as error:
         return _as_far_as_read(path, store), [*_problems("config", error)]
     count = len(config.jobs)
-    findings = [ok("config", f"{path} is valid; {count} job{'' if count == 1 else 's'}"), *of_file(Path(path))]
+    findings = [ok("config", f"{path} is valid; {counted(count, 'job')}"), *of_file(Path(path))]
     findings += [warn("config", _place_and_problem(doubt), doubt.cure) for doubt in _doubts(config_warnings, config)]
     findings += [*of_code(config), *of_server(config)]
     return _with_code(config), findings

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct
 
 from pollux.app import JobRow
-from pollux.app.operations.status import last_outcome, live_by_job, live_runs, rows_of, told_by
+from pollux.app.operations.status import last_outcome, live_by_job, live_runs, progress_by_job, rows_of
 from pollux.model import Counts, Job, Node, Note, Run, RunState, leader_of
 from pollux.store.contract import PAGE_MAX, JobFilter, RunFilter
 
@@ -102,7 +102,7 @@ async def rows_for(operations: OperationsProtocol, look: StoreSummary, ids: Sequ
         live=live_by_job(live, look.now_ms),
         stops=look.stops,
         nodes=look.nodes,
-        progress=told_by(live),
+        progress=progress_by_job(live),
         now_ms=look.now_ms,
     )
 

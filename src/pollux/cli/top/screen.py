@@ -20,7 +20,7 @@ from textual.widgets import Footer, Input, Static
 
 from pollux.app import JobRow
 from pollux.cli.jobs import run_one
-from pollux.cli.live_table import TOP_COLUMNS, held_pane, running_pane, top_cells, top_header
+from pollux.cli.live_table import TOP_COLUMNS, cells_of, held_pane, running_pane, top_header
 from pollux.cli.output import BARS, ago, can_show, clean, now_ms
 from pollux.cli.target import StoreConnection
 from pollux.cli.top.board import SORTS, StoreSummary, Sweep, look_at, rows_for
@@ -186,7 +186,10 @@ class Top(App[None]):
         """The cursor stays on its job if that is still there."""
         table, wanted, chosen, place = self._table, list(self.rows), self.chosen(), self._table.cursor_row
         is_other = [key.value for key in table.rows] != wanted
-        table.show({job_id: top_cells(row, look.now_ms, plain=self._plain) for job_id, row in self.rows.items()})
+        cells = {
+            job_id: cells_of(row, TOP_COLUMNS, look.now_ms, plain=self._plain) for job_id, row in self.rows.items()
+        }
+        table.show(cells)
         if is_other and wanted:
             table.move_cursor(row=wanted.index(chosen) if chosen in wanted else min(place, len(wanted) - 1))
         table.border_title = self._title()
