@@ -17,6 +17,7 @@ import pytest
 
 from pollux.errors import StoreError, StoreTimeout
 from pollux.model import Answer, AuditLine, Done, chained
+from pollux.store.backend import Look
 from pollux.store.contract import Claimed, Pruning, RunFilter, Store
 from pollux.store.handle import VERBS
 from pollux.store.memory import MemoryStore
@@ -66,7 +67,7 @@ class Heard(Wrapped):
 
     async def call(self, verb: str, answer: Any) -> Any:
         given = await answer
-        self.answers.append((verb, given))
+        self.answers.append((verb, given.found if isinstance(given, Look) else given))
         return given
 
 
@@ -160,7 +161,7 @@ def shortened(backend, monkeypatch):
         told(RedisConnections, "run_raw")
     else:
         told(postgres_store, "settle_plainly")
-        told(postgres_store.run_verbs, "enqueue_plainly")
+        told(postgres_store.runs, "enqueue_plainly")
     return gone
 
 

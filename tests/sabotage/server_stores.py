@@ -382,9 +382,10 @@ ON_POSTGRES = (
             "        items = [prepare(settlement, rows.made_row) for settlement in settlements]\n",
             """        after = [run for settlement in settlements for run in settlement.follow_ups]
         if after:
+            from msgspec.structs import replace
             bare = [replace(settlement, follow_ups=()) for settlement in settlements]
             done = await self.settle(bare, now_ms=now_ms)
-            await self.enqueue(after, now_ms=now_ms)
+            await self._write(now_ms, runs.enqueue, [rows.made_row(run) for run in after], (), 10**6, False)
             return done
         items = [prepare(settlement, rows.made_row) for settlement in settlements]
 """,

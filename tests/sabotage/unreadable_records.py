@@ -122,9 +122,9 @@ BESIDE_SPOILT = (
         "jobs-postgres",
         ONE_JOB,
         Patch(
-            "store/postgres/store.py",
-            "reading.answer(reading.jobs(map(tuple, found)))",
-            "[*map(self._job, found)] if reading else []",
+            "store/handle.py",
+            "return decoder.answer(decoder.jobs(found))",
+            "return [*map(self.backend.job, found)] if decoder else []",
         ),
         tests=(A_JOB.format("postgres"),),
     ),

@@ -185,7 +185,7 @@ def test_the_command_tells_and_repairs(url, tmp_path):
     answer = here("store", "check", *where)
     assert answer.code == 1
     assert "counts: a count differs from what is there" in answer.out
-    assert "`pollux store check --repair` mends what" in answer.err
+    assert "`pollux store check --repair` repairs what" in answer.err
     assert "written anew" in here.ok("store", "check", "--repair", *where).err
     assert here.ok("store", "check", "--json", *where).json["ok"] is True
 

@@ -46,7 +46,7 @@ class Nodes:
             while quiet < 3:
                 before = self.asked
                 await asyncio.sleep(0.0005)
-                is_busy = self.asked > before or any(store._door.database._pool._used for store in self.stores)
+                is_busy = self.asked > before or any(store.backend.database._pool._used for store in self.stores)
                 quiet = 0 if is_busy else quiet + 1
 
     @property

@@ -36,13 +36,13 @@ async def until(condition):
 
 async def test_many_writes_ring_a_few_times_and_once_after_the_last(heard):
     store, said = heard
-    moment_s = store._door.database._bells._moment_s = 0.3  # far longer than a write takes, also on a busy machine
+    moment_s = store.backend.database._bells._moment_s = 0.3  # far longer than a write takes, also on a busy machine
     began = asyncio.get_running_loop().time()
     for n in range(100):
         await store.enqueue([a_run(f"r{n}", due_ms=0)])
     took = asyncio.get_running_loop().time() - began
     written = len(said)
-    await until(lambda: len(said) > written or not store._door.database._bells._kinds)
+    await until(lambda: len(said) > written or not store.backend.database._bells._kinds)
 
     assert 1 <= len(said) <= took / moment_s + 2
 
@@ -58,7 +58,7 @@ async def test_a_single_write_rings_with_its_commit(heard):
 async def test_who_waits_elsewhere_misses_none_of_many_quick_writes(heard):
     """Each run is picked up long before anybody would look by itself."""
     store, _ = heard
-    other = PostgresStore(store._address)
+    other = PostgresStore(store.backend.address)
     await other.open()
     for n in range(30):
         waiting = asyncio.ensure_future(other.claim(node="n", token=f"t{n}", limit=1, lease_ms=60_000, wait_ms=60_000))

@@ -175,7 +175,7 @@ async def test_a_lock_that_is_held_too_long_is_said_and_nothing_changed():
 async def test_an_answer_that_does_not_come_is_a_timeout_and_the_next_call_is_answered():
     store = PostgresStore(own_url("silent"))
     await store.open()
-    database = store._door.database
+    database = store.backend.database
     usual_s, database._deadline_s = database._deadline_s, 0.1
     with pytest.raises(StoreTimeout, match=r"within 0.1 s"):
         async with asyncio.timeout(60):
@@ -189,7 +189,7 @@ async def test_an_answer_that_does_not_come_is_a_timeout_and_the_next_call_is_an
 async def test_a_caller_that_is_cancelled_while_it_waits_for_an_answer_is_told_so():
     store = PostgresStore(own_url("cancelled"))
     await store.open()
-    database = store._door.database
+    database = store.backend.database
     waiting = asyncio.ensure_future(database.read(lambda tx: tx.rows("SELECT pg_sleep(300)"), 2))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -203,7 +203,7 @@ async def test_a_caller_that_is_cancelled_while_it_waits_for_an_answer_is_told_s
 async def test_a_call_that_finds_no_free_connection_in_time_is_told_that_nothing_was_changed():
     store = PostgresStore(own_url("full"), pool=1)
     await store.open()
-    pool = store._door.database._pool
+    pool = store.backend.database._pool
     taken = await pool.take(1)
     with pytest.raises(StoreBusy, match=r"all 1 connections .* were busy"):
         await pool.take(0.05)

@@ -374,7 +374,7 @@ async def test_plans_that_were_made_while_all_was_empty_serve_when_it_is_full(se
     """A worker that waits from the first day keeps its plans: they must not walk over what came since."""
     store = PostgresStore(f"{server.url()}?schema=grown")
     await store.open()
-    connection = await store._door.database.connect()  # with the settings of the store's own
+    connection = await store.backend.database.connect()  # with the settings of the store's own
     here = House(connection, "grown")
     await connection.execute("SET plan_cache_mode = force_generic_plan")
     for name, (verb, statement, _) in KEPT.items():

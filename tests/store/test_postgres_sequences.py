@@ -53,7 +53,7 @@ def take(store, psql):
     """Somebody takes the next numbers of a table, which its sequence does not know of."""
 
     async def take(table, many):
-        schema = store._address.schema
+        schema = store.backend.address.schema
         name = f"{schema}.{SEQUENCE.get(table, f'{table}_n_seq')}"
         step = 1_000 if name.endswith("run_seq") else 1
         last, is_called = await psql.fetchrow(f"SELECT last_value, is_called FROM {name}")
@@ -164,7 +164,7 @@ async def test_runs_of_a_copy_that_came_without_its_sequences_get_numbers_behind
     await store.enqueue([a_run(f"old{n}") for n in range(5)], now_ms=T0)
     assert await store.settle([done(run) for run in await claim(store)], now_ms=T0) == [Answer.OK] * 5
     await store.close()
-    sequence = f"{store._address.schema}.run_seq"
+    sequence = f"{store.backend.address.schema}.run_seq"
     await psql.execute(f"SELECT setval('{sequence}', 1, false)")
 
     await store.open()
@@ -183,4 +183,4 @@ async def test_others_that_are_always_quicker_are_told_of_as_a_busy_store(store)
         raise TransactionRetry
 
     with pytest.raises(StoreBusy, match="others were quicker again and again; nothing was changed; try again"):
-        await store._write(None, beaten)
+        await store.backend._write(None, beaten)

@@ -10,7 +10,7 @@ import pytest
 from pollux.model import Done, Outcome, RunState
 from pollux.store.contract import Answer, Renewal, RunFilter
 from pollux.store.postgres import settle
-from pollux.store.postgres.store import PostgresStore
+from pollux.store.postgres.store import PostgresBackend, PostgresStore
 from pollux.testing.conformance.builders import a_job, a_run, given_jobs, settlement
 from tests.servers.postgres import emptied, empty, own_url
 
@@ -38,7 +38,7 @@ async def handles(clean, monkeypatch):
         taken.append(await short(*args, **named))
         return taken[-1]
 
-    monkeypatch.setitem(PostgresStore.settle.__globals__, "settle_plainly", watched)
+    monkeypatch.setitem(PostgresBackend.settle.__globals__, "settle_plainly", watched)
     stores = [PostgresStore(clean), PostgresStore(clean)]
     for store in stores:
         await store.open()

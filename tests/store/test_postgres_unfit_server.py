@@ -296,7 +296,7 @@ async def claim(store):
 
 
 async def spoil(plain, store, statement):
-    await plain.execute(statement.format(s=store._address.schema))
+    await plain.execute(statement.format(s=store.backend.address.schema))
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ async def test_a_lease_that_was_spoilt_ends_like_any_other(plain, store, wrong):
 
 async def test_the_runs_of_a_job_that_cannot_be_read_wait_for_a_node_that_can_and_the_others_are_run(plain, store):
     """As while releases change: an older node must not make dead letters of what a newer one can run."""
-    table = f"{store._address.schema}.jobs"
+    table = f"{store.backend.address.schema}.jobs"
     whole = await plain.fetchval(f"SELECT definition FROM {table} WHERE id = 'other'")
     await spoil(plain, store, "UPDATE {s}.jobs SET definition = 'what', revision = 9 WHERE id = 'other'")
 

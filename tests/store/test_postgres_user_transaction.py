@@ -35,8 +35,8 @@ async def connection():
 async def elsewhere(store, connection):
     """A connection to a copy of the store's database: a schema of that name is in it, with the same jobs."""
     ours = urlsplit(shared_url()).path.lstrip("/")
-    name = f"twin_{store._address.schema}"
-    other = PostgresStore(at(name, store._address.schema))
+    name = f"twin_{store.backend.address.schema}"
+    other = PostgresStore(at(name, store.backend.address.schema))
     await connection.execute(f"CREATE DATABASE {name}")
     await other.open()
     await given_jobs(other, "job")
@@ -95,7 +95,7 @@ async def test_a_waiting_worker_is_rung_at_the_commit(store, connection):
 
 async def test_the_counts_of_users_are_rows_of_their_own_until_gathered(store, connection):
     """Whoever may last holds no row that others must change."""
-    slots = f"SELECT count(*) FROM {store._address.schema}.counters"
+    slots = f"SELECT count(*) FROM {store.backend.address.schema}.counters"
     for n in range(5):
         async with connection.transaction():
             await store.enqueue_in(connection, [a_run(f"r{n}")])
@@ -163,7 +163,7 @@ async def test_another_store_refuses_a_connection(connection):
 async def test_a_connection_to_another_database_is_refused_though_it_has_such_a_schema(store, elsewhere):
     """Else the run would sit in somebody else's store; and the user's transaction goes on."""
     theirs, name, ours = elsewhere
-    runs = f"SELECT count(*) FROM {store._address.schema}.runs"
+    runs = f"SELECT count(*) FROM {store.backend.address.schema}.runs"
 
     async with theirs.transaction():
         for _ in range(2):
@@ -174,7 +174,7 @@ async def test_a_connection_to_another_database_is_refused_though_it_has_such_a_
 
 async def test_a_connection_to_a_database_without_our_schema_does_not_make_the_tables_gone(store, elsewhere):
     theirs, name, _ = elsewhere
-    await theirs.execute(f"DROP SCHEMA {store._address.schema} CASCADE")
+    await theirs.execute(f"DROP SCHEMA {store.backend.address.schema} CASCADE")
 
     async with theirs.transaction():
         with pytest.raises(InvalidInput, match=f"it is to database '{name}', .* nothing was written; give one to"):
@@ -219,7 +219,7 @@ async def test_each_connection_is_asked_once_where_it_leads_also_one_of_a_pool(s
 
 async def test_a_user_who_may_not_ask_for_the_number_of_the_server_is_let_in(store, connection):
     """Some who sell databases do not let anybody; the name and the numbers must do."""
-    schema = store._address.schema
+    schema = store.backend.address.schema
     role = f"weak_{schema}"
     await connection.execute(
         f"CREATE ROLE {role} LOGIN PASSWORD 'weak'; REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC;"
@@ -236,7 +236,7 @@ async def test_a_user_who_may_not_ask_for_the_number_of_the_server_is_let_in(sto
 
 
 async def test_where_our_own_schema_is_gone_that_is_said(store, connection):
-    await connection.execute(f"DROP SCHEMA {store._address.schema} CASCADE")
+    await connection.execute(f"DROP SCHEMA {store.backend.address.schema} CASCADE")
 
     async with connection.transaction():
         with pytest.raises(StoreRefused, match="the tables are gone"):

@@ -5,9 +5,7 @@ There is one schema file so far; a second migration is planted (`LATER`), so tha
 
 import asyncpg
 import pytest
-from pollux.store.guard import Guarded
 
-from pollux.clock import SystemClock
 from pollux.errors import StoreRefused
 from pollux.model import SCHEDULER_VERSION, Done
 from pollux.store.contract import Answer, Settlement
@@ -174,7 +172,7 @@ async def test_a_migration_may_take_longer_than_a_call(monkeypatch):
     await earlier_release(url, monkeypatch)
     release(Migration(LATER.number, "slow", ("SELECT pg_sleep(1.5)",)), monkeypatch=monkeypatch)
 
-    store = Guarded(PostgresStore(url, deadline_ms=1_000), clock=SystemClock(), deadline_ms=1_200)
+    store = PostgresStore(url, deadline_ms=1_000)
     await store.open()
     try:
         assert (await store.counts()).jobs == 3

@@ -143,7 +143,7 @@ async def test_memory_looks_at_no_run_that_is_for_later(waiting, overlap):
     store = MemoryStore()
     await store.open()
     await fill(store, many)
-    runs = store._house.job_runs
+    runs = store.backend.state.job_runs
     runs._live = counted = Counted(runs._live)
 
     await fires(store, overlap)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pollux.model import Job, JobsDeleted, JobsMoved, JobsPut
+from pollux.store.backend import Page
 from pollux.store.contract import Answer, JobAnswer, JobFilter, JobPut
 from pollux.store.postgres.rows import JOB_COLUMNS, columns, got, job_row, put
 from pollux.store.postgres.runs import cancel_waiting
@@ -136,12 +137,13 @@ async def get_jobs(tx: PostgresTransaction, ids: Sequence[str]) -> dict[str, Row
     return {row[0]: row for row in await tx.rows(_jobs.get, ids)}
 
 
-async def list_jobs(tx: PostgresTransaction, where: JobFilter, after: str | None, limit: int) -> list[Row]:
+async def list_jobs(tx: PostgresTransaction, where: JobFilter, after: str | None, limit: int) -> Page:
     tag = None if where.tag is None else f"\x1f{where.tag}\x1f"
     asked = (where.group, where.target, tag, where.source, where.handler, where.text, where.source_id)
     *texts, source_id = [None if text is None else put(text) for text in asked]
     more = (where.scheduler_version, where.priority, source_id, where.enabled)
-    return await tx.rows(_jobs.page, after or "", *texts, limit, *more)
+    found = await tx.rows(_jobs.page, after or "", *texts, limit + 1, *more)
+    return Page(found[:limit], found[limit - 1][0] if len(found) > limit else None)
 
 
 async def due(tx: PostgresTransaction, after: tuple[int, str] | None, before_ms: int, limit: int) -> list[Row]:

@@ -33,7 +33,7 @@ async def get_runs(tx: PostgresTransaction, ids: Sequence[str]) -> dict[str, Row
     return {row[0]: row for row in await tx.rows(_list.get, ids)}
 
 
-async def counts(tx: PostgresTransaction, all_versions: bool) -> Counts:  # noqa: FBT001
+async def counts(tx: PostgresTransaction, all_versions: bool) -> Counts:  # noqa: FBT001  called by position
     return Counts(*await tx.one(_finish.counts, None if all_versions else tx.version))
 
 

@@ -1,4 +1,4 @@
-"""The verbs of nodes and terms: beat, nodes, leave, elect, resign."""
+"""Verbs of nodes and terms: beat, nodes, elect, resign."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ async def beat_again(tx: PostgresTransaction, node: Node, ttl_ms: int) -> bool:
 
 
 async def beat(tx: PostgresTransaction, node: Node, ttl_ms: int) -> None:
+    if not ttl_ms:
+        await tx.rows(_sql.leave, node.id)
+        return
     now_ms = await tx.now()
     row = await tx.row(_sql.stored, node.id)
     is_known = row is not None and row[1] > now_ms and any(each.does_as(node) for each in living([row]))
@@ -48,10 +51,6 @@ async def nodes(tx: PostgresTransaction) -> list[Node]:
         with suppress(*UNREADABLE):
             found.append(replace(node_of(row), beat_ms=row[1]))
     return found
-
-
-async def leave(tx: PostgresTransaction, node_id: str) -> None:
-    await tx.rows(_sql.leave, node_id)
 
 
 async def go_on(tx: PostgresTransaction, node_id: str, ttl_ms: int) -> tuple[Term, Pulse] | None:

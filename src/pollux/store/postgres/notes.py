@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from pollux.model import STEERING, Entry, Note, NotePut, NotesChanged
 from pollux.store.contract import Answer
-from pollux.store.postgres.rows import columns, put
+from pollux.store.move_marks import SEAL
+from pollux.store.postgres.rows import columns, got, put
 from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import NOTES_LOCK, PostgresTransaction
 from pollux.store.relational.rows import Row, encode, is_same_note
@@ -17,6 +18,8 @@ _versions = PostgresStatements("versions")
 
 
 async def put_notes(tx: PostgresTransaction, puts: Sequence[NotePut]) -> list[Answer]:
+    if any(each.key == SEAL for each in puts):
+        await tx.rows(_sql.lock_seal)
     written: dict[str, None] = {}
     answers = await write_notes(tx, puts, written)
     await tell_notes(tx, written)
@@ -111,5 +114,11 @@ async def load_notes(tx: PostgresTransaction, notes: Sequence[Note]) -> list[Not
     return new
 
 
-async def notes(tx: PostgresTransaction, prefix: str) -> list[Row]:
-    return await tx.rows(_sql.read, put(prefix), put(prefix) + _LAST, tx.given_ms)
+async def notes(tx: PostgresTransaction, prefix: str) -> list[tuple[str, Row]]:
+    found = await tx.rows(_sql.read, put(prefix), put(prefix) + _LAST, tx.given_ms)
+    return [(got(row[0]), row) for row in found]
+
+
+async def is_sealed(tx: PostgresTransaction) -> bool:
+    """Was the store moved away, or is it being filled?  Until this write ends it cannot be sealed."""
+    return bool((await tx.one(_sql.is_sealed))[0])

@@ -6,6 +6,7 @@ from pollux.store.contract import Pruning
 from pollux.store.postgres.jobs import bury
 from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import JOBS_LOCK, PostgresTransaction
+from pollux.store.postgres.versions import drop_version
 from pollux.store.relational.rows import HISTORY_DEAD, HISTORY_PLAIN, HISTORY_UNCHANGED, Row
 
 _sql = PostgresStatements("prune")
@@ -15,11 +16,13 @@ async def look(tx: PostgresTransaction, what: Pruning) -> tuple[bool, str]:
     """Whether anything may go, and who wrote last.  Most of the time there is nothing, and nothing is locked."""
     times = (what.unchanged_before_ms, what.finished_before_ms, what.dead_before_ms, what.once_before_ms)
     found, writers = await tx.one(_sql.any, *times, what.dead_max, what.log_max)
-    return bool(found or what.ids), writers
+    return bool(found or what.ids or what.version is not None), writers
 
 
 async def prune(tx: PostgresTransaction, what: Pruning) -> int:
     """All that can be found along an index; `keep_per_job` cannot."""
+    if what.version is not None:
+        return await drop_version(tx, what.version)
     gone = 0
     if what.ids:
         gone += _count(tx, await tx.rows(_sql.named, what.ids[: what.limit]))

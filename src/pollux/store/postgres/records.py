@@ -9,13 +9,12 @@ from msgspec.structs import replace
 
 from pollux.model import LIVE, AuditLine, Job, Note, Run, RunState
 from pollux.store.backend import Page
-from pollux.store.contract import Audit
 from pollux.store.dump_format import Record, TermRecord, Tombstone, entries_of, next_lines
 from pollux.store.postgres.notes import load_notes, tell_all
 from pollux.store.postgres.rows import COLUMNS, JOB_COLUMNS, columns, got, job_row, put, run_row
 from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import JOBS_LOCK, LOG_LOCK, PostgresTransaction
-from pollux.store.relational.records import LAST, RecordRow, dumped, kinds_from, without_lease
+from pollux.store.relational.records import LAST, RecordRow, dumped, kinds_from, log_page, without_lease
 from pollux.store.relational.rows import Row, by_version, definition_json, history_class_of, memory_json
 from pollux.store.relational.wakeup import RUNS
 
@@ -27,13 +26,6 @@ T = TypeVar("T")
 _TEXTS = ("actor", "action", "subject", "detail")
 
 
-async def recorded(tx: PostgresTransaction, audit: Audit[T] | None, answer: T) -> T:
-    """The answer to a write, with the lines that tell of it in the log."""
-    if audit is not None:
-        await log(tx, audit(answer))
-    return answer
-
-
 async def log(tx: PostgresTransaction, lines: Sequence[AuditLine]) -> None:
     if lines:
         await tx.lock(LOG_LOCK)
@@ -42,22 +34,24 @@ async def log(tx: PostgresTransaction, lines: Sequence[AuditLine]) -> None:
 
 
 async def _add_lines(tx: PostgresTransaction, lines: Sequence[AuditLine]) -> None:
-    rows = [(line.seq, line.at_ms, *[put(getattr(line, name)) for name in _TEXTS], line.chain) for line in lines]
+    rows = [
+        (line.seq, line.at_ms, *[put(getattr(line, name)) for name in _TEXTS], line.count, line.chain) for line in lines
+    ]
     if rows:
-        await tx.rows(_sql.add_lines, *columns(rows, 7))
+        await tx.rows(_sql.add_lines, *columns(rows, 8))
 
 
 def line_of(row: Row) -> AuditLine:
-    return AuditLine(row[0], got(row[1]), got(row[2]), got(row[3]), got(row[4]), row[5], row[6])
+    return AuditLine(row[0], got(row[1]), got(row[2]), got(row[3]), got(row[4]), *row[5:])
 
 
-async def read_log(tx: PostgresTransaction, after: int, limit: int) -> list[Row]:
+async def read_log(tx: PostgresTransaction, after: int, limit: int, newest: bool) -> Page:  # noqa: FBT001
+    rows = await tx.rows(_sql.newest_log, after or LAST, limit + 1) if newest else await _lines(tx, after, limit + 1)
+    return log_page([line_of(row) for row in rows], limit, newest=newest)
+
+
+async def _lines(tx: PostgresTransaction, after: int, limit: int) -> list[Row]:
     return await tx.rows(_sql.read_log, after, limit)
-
-
-async def newest_log(tx: PostgresTransaction, before: int, limit: int) -> list[Row]:
-    """The last lines, or the last before a number, newest first."""
-    return await tx.rows(_sql.newest_log, before or LAST, limit)
 
 
 async def dump(tx: PostgresTransaction, after: str | None, limit: int) -> Page:
@@ -82,7 +76,7 @@ async def _of_kind(tx: PostgresTransaction, kind: str, place: str, limit: int) -
         case "note":
             return [RecordRow(kind, got(row[0]), row) for row in await tx.rows(_sql.note, put(place), limit)]
         case "log":
-            return [RecordRow(kind, str(row[5]), row) for row in await tx.rows(_sql.read_log, int(place or 0), limit)]
+            return [RecordRow(kind, str(row[6]), row) for row in await tx.rows(_sql.read_log, int(place or 0), limit)]
         case _:
             found = await tx.rows(_sql.tomb, int(place or 0), limit)
             return [RecordRow(kind, str(row[0]), tuple(row)[1:]) for row in found]

@@ -1,4 +1,4 @@
-"""The handle on a PostgreSQL store: it checks what comes in, sends each verb to the server, and waits.
+"""Backend on a PostgreSQL server: verbs in transactions, time, waits, and what is open with a handle.
 
 Time is the server's: a verb that needs it asks for it inside its own statements, so that all machines go by one clock.
 """
@@ -7,444 +7,357 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import asyncpg
-import msgspec
-from msgspec.structs import replace
 
+from pollux.clock import Clock, SystemClock
 from pollux.errors import InvalidInput
-from pollux.model import (
-    SCHEDULER_VERSION,
-    AuditLine,
-    FeedItem,
-    Job,
-    Node,
-    Note,
-    NotePut,
-    Plan,
-    QueueDepth,
-    Run,
-    Term,
-    Version,
-    check_version,
-)
-from pollux.store.contract import (
-    BATCH_MAX,
-    FEED_MAX,
-    LOSSES_MAX,
-    PAGE_MAX,
-    READY_MAX,
-    Advanced,
-    Answer,
-    Audit,
-    Claimed,
-    Counts,
-    DumpPage,
-    Feed,
-    JobAnswer,
-    JobFilter,
-    JobPage,
-    JobPut,
-    LogPage,
-    Pruning,
-    Renewal,
-    Renewed,
-    RunAnswer,
-    RunFilter,
-    RunPage,
-    Settlement,
-)
-from pollux.store.decoding import BatchDecoder
-from pollux.store.dump_format import TermRecord, Tombstone, read_record
-from pollux.store.job_cache import JobReading
-from pollux.store.limits import (
-    check_batch,
-    check_first,
-    check_page,
-    check_plan,
-    check_pruning,
-    check_settlements,
-    checked_job,
-    checked_notes,
-)
-from pollux.store.postgres import claim as lease_verbs
-from pollux.store.postgres import jobs as job_verbs
-from pollux.store.postgres import listing as listing_verbs
-from pollux.store.postgres import nodes as node_verbs
-from pollux.store.postgres import notes as note_verbs
-from pollux.store.postgres import plan as plan_verbs
-from pollux.store.postgres import prune as prune_verbs
-from pollux.store.postgres import records as record_verbs
-from pollux.store.postgres import rows
-from pollux.store.postgres import runs as run_verbs
-from pollux.store.postgres import versions as version_verbs
+from pollux.model import SCHEDULER_VERSION, FeedItem, Job, Node, Note, NotePut, Plan, Run, Term, check_version
+from pollux.store.backend import Look, MovedAway, Page
+from pollux.store.contract import Advanced, Answer, Audit, Capabilities, Claimed, Feed, Pruning, RunAnswer, Settlement
+from pollux.store.dump_format import TermRecord, Tombstone
+from pollux.store.handle import StoreHandle
+from pollux.store.job_cache import JobCache
+from pollux.store.postgres import claim, jobs, listing, nodes, notes, plan, prune, records, rows, runs, versions
+from pollux.store.postgres.address import PostgresAddress, read_address
+from pollux.store.postgres.claim import Claimer
 from pollux.store.postgres.database import PostgresDatabase
-from pollux.store.postgres.handle import PostgresHandle
 from pollux.store.postgres.settle import settle, settle_plainly
+from pollux.store.postgres.settle_cache import SettleCache
 from pollux.store.postgres.transaction import PostgresTransaction
-from pollux.store.postgres.wakeup import Looked, PostgresListener
+from pollux.store.postgres.wakeup import PostgresListener, PostgresRest
 from pollux.store.relational.rows import Row, entry
 from pollux.store.relational.settle import prepare
 from pollux.store.relational.wakeup import ASKED, FEED, RUNS
 from pollux.store.server_clock import ServerClock
 from pollux.store.values import ClaimRequest
+from pollux.store.versions import shut
 
+DEADLINE_MS = 10_000
+SLACK_MS = 2_000  # of the handle after it: a refusal by the server gives its reason
 TWIN_POOL = 2
+T = TypeVar("T")
+Verb = Callable[..., Awaitable[T]]
+
+VERBS: dict[str, Verb[Any]] = {
+    verb.__name__: verb
+    for verb in (
+        *(jobs.put_jobs, jobs.delete_jobs, jobs.move_jobs, jobs.get_jobs, jobs.list_jobs, jobs.due),
+        *(runs.cancel, runs.revive, listing.get_runs, listing.list_runs, listing.counts, listing.lines),
+        *(notes.put_notes, notes.notes, nodes.nodes, nodes.resign, versions.versions, versions.wake),
+        *(records.log, records.read_log, records.dump, records.load),
+    )
+}
 
 
-class PostgresStore(PostgresHandle):
-    _server_clock: ServerClock | None = None
+class PostgresOpenState:
+    """What is opened and closed, for a handle and those of other versions that were made from it."""
+
+    database: PostgresDatabase
+    listener: PostgresListener
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.pid = 0
+        self.counted: set[int] = set()  # the versions that have their counts
+        self.claimed = SettleCache()
+        self.kept: tuple[int, str] | None = None  # no job had more finished runs when these wrote last
+        self.beats: dict[str, Node] = {}  # the last of each node that beats here
+
+
+class PostgresBackend:
+    def __init__(
+        self,
+        address: PostgresAddress,
+        clock: Clock,
+        version: int,
+        *,
+        deadline_ms: int,
+        pool: int,
+        opened: PostgresOpenState | None = None,
+        cache: JobCache | None = None,
+    ) -> None:
+        self.address, self.clock, self.version = address, clock, version
+        self.capabilities = Capabilities(name="postgres", joins=True, rings=address.listen)
+        self.opened = opened or PostgresOpenState()
+        self._deadline_ms, self._pool = deadline_ms, pool
+        self._jobs = cache or JobCache()
+        self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
+        self._claimer: Claimer | None = None
+        self._server_clock = ServerClock(clock, self._server_now)
 
     @property
-    def scheduler_version(self) -> int:
-        return self._version
-
-    @property
-    def statements(self) -> int:
-        """How many this handle has sent so far."""
-        return self._door.database.space.statements
+    def is_open(self) -> bool:
+        return self.opened.loop is not None
 
     async def open(self) -> None:
-        if self._door.loop is not None:
+        if self.is_open:
             return
-        sender = uuid4().hex
-        database = PostgresDatabase(self._address, self._deadline_ms, sender, self._pool)
+        opened, sender = self.opened, uuid4().hex
+        database = PostgresDatabase(self.address, self._deadline_ms, sender, self._pool)
         try:
             await database.open()
         except BaseException:
             await database.close()
             raise
-        door = self._door
-        door.database, door.counted = database, {SCHEDULER_VERSION}
-        door.ear = PostgresListener(sender, self._clock)
-        if self._address.listen:
-            door.ear.hear_by(database.connect, database.space.channel)
+        opened.database, opened.counted = database, {SCHEDULER_VERSION}
+        opened.listener = PostgresListener(sender, self.clock)
+        if self.address.listen:
+            opened.listener.hear_by(database.connect, database.space.channel)
         else:
-            door.ear.feel_by(partial(database.read, version_verbs.pulse, SCHEDULER_VERSION))
-        door.loop, door.pid = asyncio.get_running_loop(), os.getpid()
+            opened.listener.feel_by(partial(database.read, versions.pulse, SCHEDULER_VERSION))
+        opened.loop, opened.pid = asyncio.get_running_loop(), os.getpid()
 
     async def close(self) -> None:
-        if self._door.loop is None:
+        if not self.is_open:
             return
-        self._door.loop = None
-        if os.getpid() == self._door.pid:
-            await self._door.ear.close()
-            await self._door.database.close()
+        self.opened.loop = None
+        if os.getpid() == self.opened.pid:
+            await self.opened.listener.close()
+            await self.opened.database.close()
 
-    def twin(self) -> PostgresStore:
-        options: Any = {"clock": self._clock, "deadline_ms": self._deadline_ms, "pool": TWIN_POOL}
-        return PostgresStore(self._address, **options, scheduler_version=self._version)
+    def twin(self) -> PostgresBackend:
+        return PostgresBackend(self.address, self.clock, self.version, deadline_ms=self._deadline_ms, pool=TWIN_POOL)
 
-    def of_version(self, number: int) -> PostgresStore:
-        other = PostgresStore(self._address, clock=self._clock, scheduler_version=number)
-        other._door, other._jobs = self._door, self._jobs
-        return other
+    def of_version(self, number: int) -> PostgresBackend:
+        options: Any = {"deadline_ms": self._deadline_ms, "pool": self._pool}
+        return PostgresBackend(self.address, self.clock, number, **options, opened=self.opened, cache=self._jobs)
 
-    # jobs
+    # verbs
 
-    async def put_jobs(
-        self, puts: Sequence[JobPut], *, audit: Audit[list[JobAnswer]] | None = None, now_ms: int | None = None
-    ) -> list[JobAnswer]:
-        check_batch(puts, "jobs")
-        checked = [replace(put, job=checked_job(put.job)) for put in puts]
-        return await self._write(now_ms, job_verbs.put_jobs, checked, audit=audit)
+    async def read(self, verb: str, *args: Any, now_ms: int | None = None) -> Any:
+        answer = await self._read(now_ms, VERBS[verb], *args)
+        return self._decoded(answer) if verb == "dump" else answer
 
-    async def delete_jobs(
-        self,
-        ids: Sequence[str],
-        *,
-        reason: str = "",
-        audit: Audit[list[Answer]] | None = None,
-        now_ms: int | None = None,
-    ) -> list[Answer]:
-        check_batch(ids, "jobs")
-        return await self._write(now_ms, job_verbs.delete_jobs, list(ids), reason, audit=audit)
+    async def write(
+        self, verb: str, *args: Any, audit: Audit | None = None, now_ms: int | None = None, unless_moved: bool = False
+    ) -> Any:
+        match verb:
+            case "beat":
+                return await self._beat(*args, now_ms=now_ms)
+            case "elect":
+                return await self._elect(*args, now_ms=now_ms)
+            case "renew":
+                return await self._read(now_ms, claim.renew, *args)
+            case "move_jobs":
+                await self._count_in(args[1])
+            case "load":
+                for version in {getattr(record, "scheduler_version", SCHEDULER_VERSION) for record in args[0]}:
+                    await self._count_in(check_version(version))
+        return await self._write(now_ms, VERBS[verb], *args, audit=audit, unless_moved=unless_moved)
 
-    async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
-        check_batch(ids, "jobs")
-        found, reading = await self._read(None, job_verbs.get_jobs, list(ids)), JobReading(self._jobs)
-        return reading.answer([reading.job(tuple(found[job_id])) if job_id in found else None for job_id in ids])
+    async def _beat(self, node: Node, ttl_ms: int, *, now_ms: int | None) -> None:
+        await self._count_in(node.scheduler_version)
+        known = self.opened.beats.pop(node.id, None)
+        does_as_before = ttl_ms > 0 and known is not None and known.does_as(node)
+        if not does_as_before or not await self._read(now_ms, nodes.beat_again, node, ttl_ms):
+            await self._write(now_ms, nodes.beat, node, ttl_ms)
+        self.opened.beats = {node.id: node} if ttl_ms else {}
 
-    async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
-        limit = check_page(limit)
-        found = await self._read(None, job_verbs.list_jobs, where or JobFilter(), after, limit + 1)
-        reading, following = JobReading(self._jobs), found[limit - 1][0] if len(found) > limit else None
-        return reading.answer(JobPage(tuple(reading.jobs(map(tuple, found[:limit]))), following))
+    async def _elect(self, node_id: str, ttl_ms: int, *, now_ms: int | None) -> Term:
+        if (standing := await self._read(now_ms, nodes.go_on, node_id, ttl_ms)) is not None:
+            term, pulse = standing
+            self.opened.listener.feel(pulse)
+            return term
+        return await self._write(now_ms, nodes.elect, node_id, ttl_ms)
 
-    async def move_jobs(
-        self, ids: Sequence[str], to: int, *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
-    ) -> list[Answer]:
-        check_batch(ids, "jobs")
-        await self._count_in(check_version(to))
-        return await self._write(now_ms, job_verbs.move_jobs, list(ids), to, audit=audit)
+    async def feed(self, limit: int, *, now_ms: int | None) -> Look[Feed]:
+        known = self._entries
+        found = await self._read(now_ms, plan.feed, limit, list(known))
+        entries = [row for row in found if row[1] is not None]
+        items = tuple([known[row[1]] if row[2] is None else FeedItem(row[1], entry(row[2])) for row in entries])
+        self._entries = {item.id: item for item in items}
+        return Look(Feed(items, found[0][0]))
 
-    async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
-        found, reading = await self._read(None, job_verbs.due, after, before_ms, limit), JobReading(self._jobs)
-        return reading.answer(reading.jobs(map(tuple, found)))
-
-    # plan
-
-    async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
-
-        async def look(waited_ms: float) -> Looked[Feed]:
-            known = self._entries
-            found = await self._read(_later(now_ms, waited_ms), plan_verbs.feed, limit, list(known))
-            entries = [row for row in found if row[1] is not None]
-            items = tuple([known[row[1]] if row[2] is None else FeedItem(row[1], entry(row[2])) for row in entries])
-            self._entries = {item.id: item for item in items}
-            return Feed(items, found[0][0]), bool(items), None
-
-        return await self._wait(FEED, look, wait_ms)
-
-    async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
-        check_plan(plan)
-        if plan_verbs.only_learns(plan):
-            await self._count_in(self._version)
-            if (learnt := await self._read(now_ms, plan_verbs.learn, term, plan)) is not None:
+    async def advance(self, term: int, planned: Plan, *, now_ms: int | None) -> Advanced:
+        if plan.only_learns(planned):
+            await self._count_in(self.version)
+            if (learnt := await self._read(now_ms, plan.learn, term, planned)) is not None:
                 return learnt
-        firings = [rows.made_row(firing.run) for firing in plan.firings]
-        if plan.notes:
-            plan = replace(plan, notes=tuple(checked_notes(plan.notes)))
-        return await self._write(now_ms, plan_verbs.advance, term, plan, firings)
-
-    # runs
+        firings = [rows.made_row(firing.run) for firing in planned.firings]
+        return await self._write(now_ms, plan.advance, term, planned, firings)
 
     async def enqueue(
         self,
-        runs: Sequence[Run],
+        made: Sequence[Run],
+        puts: Sequence[NotePut],
         *,
-        notes: Sequence[NotePut] = (),
-        ready_max: int = READY_MAX,
-        unless_live: bool = False,
-        audit: Audit[list[RunAnswer]] | None = None,
-        now_ms: int | None = None,
+        ready_max: int,
+        unless_live: bool,
+        audit: Audit | None,
+        now_ms: int | None,
+        unless_moved: bool,
     ) -> list[RunAnswer]:
-        check_batch(runs, "runs")
-        alike = rows.alike(runs) if runs and not (notes or unless_live) and audit is None else None
-        if alike is not None and await self._enqueue(alike, ready_max, now_ms):
-            return [RunAnswer(Answer.OK, run_id) for run_id in alike.ids]
-        made = [rows.made_row(run) for run in runs]
-        asked = (made, checked_notes(notes), ready_max, unless_live)
-        return await self._write(now_ms, run_verbs.enqueue, *asked, audit=audit)
+        alike = rows.alike(made) if made and not (puts or unless_live) and audit is None else None
+        if alike is not None:
+            plainly = partial(runs.enqueue_plainly, made=alike, ready_max=ready_max)
+            if await self.database.read(plainly, self.version, now_ms, self.opened.listener.ring):
+                return [RunAnswer(Answer.OK, run_id) for run_id in alike.ids]
+        args = [rows.made_row(run) for run in made], puts, ready_max, unless_live
+        return await self._write(now_ms, runs.enqueue, *args, audit=audit, unless_moved=unless_moved)
 
     async def enqueue_in(
-        self, connection: Any, runs: Sequence[Run], *, ready_max: int = READY_MAX, now_ms: int | None = None
+        self, connection: Any, made: Sequence[Run], *, ready_max: int, now_ms: int | None, unless_moved: bool
     ) -> list[RunAnswer]:
         """As `enqueue`, inside the transaction of an asyncpg connection: there when it commits, and only then."""
-        check_batch(runs, "runs")
         _check_transaction(connection, "enqueue")
-        made = [rows.made_row(run) for run in runs]
-        return await self._opened().join(
-            connection, lambda tx: run_verbs.enqueue(tx, made, (), ready_max), self._version, now_ms
-        )
+        args = [rows.made_row(run) for run in made], (), ready_max, False
+        whole = partial(_whole, runs.enqueue, args, None, unless_moved)
+        return await self.database.join(connection, whole, self.version, now_ms)
 
-    async def get_runs_in(self, connection: Any, ids: Sequence[str]) -> list[Run | None]:
-        check_batch(ids, "runs")
+    async def get_runs_in(self, connection: Any, ids: Sequence[str]) -> dict[str, Row]:
         _check_transaction(connection, "get_runs")
-        return _runs_of(
-            ids,
-            await self._opened().join(connection, partial(listing_verbs.get_runs, ids=list(ids)), self._version, None),
-        )
+        return await self.database.join(connection, partial(listing.get_runs, ids=ids), self.version, None)
 
-    async def claim(
-        self,
-        *,
-        node: str,
-        token: str,
-        limit: int,
-        lease_ms: int,
-        first: int = 1,
-        losses_max: int = LOSSES_MAX,
-        feed_max: int = FEED_MAX,
-        wait_ms: int = 0,
-        now_ms: int | None = None,
-    ) -> Claimed:
-        check_first(first)
-        asking = ClaimRequest(node, token, min(limit, BATCH_MAX), lease_ms, first, losses_max, feed_max)
-        self._opened()
+    async def claim(self, request: ClaimRequest, *, now_ms: int | None) -> Look[Claimed]:
+        await self._count_in(self.version)
+        if self._claimer is None:
+            opened = self.opened
+            self._claimer = Claimer(
+                self.database, self.version, self._jobs, opened.claimed, self.clock, opened.listener.ring
+            )
+        claimed = await self._claimer.claim(request, now_ms)
+        look_again_ms = claimed.look_again_ms
+        return Look(claimed, None if look_again_ms is None else look_again_ms - claimed.now_ms)
 
-        async def look(waited_ms: float) -> Looked[Claimed]:
-            claimed = await self._claim(asking, _later(now_ms, waited_ms))
-            left_ms = None if claimed.look_again_ms is None else claimed.look_again_ms - claimed.now_ms
-            return claimed, bool(claimed.runs) or claimed.answer is not Answer.OK, left_ms
-
-        return await self._wait(RUNS | ASKED, look, wait_ms)
-
-    async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
-        check_batch(renewals, "renewals")
-        return await self._read(now_ms, lease_verbs.renew, renewals, lease_ms) if renewals else []
-
-    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
-        check_settlements(settlements)
+    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None) -> list[Answer]:
         items = [prepare(settlement, rows.made_row) for settlement in settlements]
-        if plain := self._door.grants.take(items):
-            verb = partial(settle_plainly, items=items, rows=plain)
-            if await self._opened().read(verb, self._version, now_ms, self._door.ear.ring):
+        if plain := self.opened.claimed.take(items):
+            plainly = partial(settle_plainly, items=items, rows=plain)
+            if await self.database.read(plainly, self.version, now_ms, self.opened.listener.ring):
                 return [Answer.OK] * len(items)
         return await self._write(now_ms, settle, items)
 
-    async def cancel(
-        self,
-        *,
-        run_ids: Sequence[str] = (),
-        job_id: str | None = None,
-        reason: str = "",
-        audit: Audit[list[RunAnswer]] | None = None,
-        now_ms: int | None = None,
-    ) -> list[RunAnswer]:
-        check_batch(run_ids, "runs")
-        return await self._write(now_ms, run_verbs.cancel, list(run_ids), job_id, reason, audit=audit)
+    async def prune(self, what: Pruning, *, audit: Audit | None, now_ms: int | None, unless_moved: bool) -> int:
+        has_any, writers = await self._read(None, prune.look, what)
+        gone = 0
+        if has_any:
+            gone = await self._write(now_ms, prune.prune, what, audit=audit, unless_moved=unless_moved)
+        keep, opened = what.keep_per_job, self.opened
+        if keep is not None and gone < what.limit and (keep, writers) != opened.kept:
+            found = await self._read(None, prune.beyond, keep, what.limit - gone)
+            if found:
+                gone += await self._write(None, prune.drop_excess, found, keep, what.limit - gone)
+            else:
+                opened.kept = keep, writers  # nothing can be beyond before the next write
+        return gone
 
-    async def revive(
-        self, run_ids: Sequence[str], *, audit: Audit[list[RunAnswer]] | None = None, now_ms: int | None = None
-    ) -> list[RunAnswer]:
-        check_batch(run_ids, "runs")
-        return await self._write(now_ms, run_verbs.revive, list(run_ids), audit=audit)
-
-    async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
-        listed = await self._read(None, listing_verbs.list_runs, where or RunFilter(), after, check_page(limit))
-        reading = BatchDecoder("run", rows.run)
-        runs = [run for row in listed.rows if (run := reading(row, row[0])) is not None]
-        return reading.answer(RunPage(tuple(runs), listed.next))
-
-    async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
-        check_batch(ids, "runs")
-        return _runs_of(ids, await self._read(None, listing_verbs.get_runs, list(ids)))
+    @contextmanager
+    def listen(self, request: ClaimRequest | None, *, is_live: bool) -> Iterator[PostgresRest]:  # noqa: ARG002
+        self.database  # noqa: B018  refused if it is closed
+        listener = self.opened.listener
+        with listener.listen(FEED if request is None else RUNS | ASKED, self.version) as waiter:
+            yield PostgresRest(listener, waiter)
 
     async def now(self) -> int:
-        if self._server_clock is None:
-            self._server_clock = ServerClock(self._clock, self._server_now)
         return await self._server_clock.now_ms()
 
     async def _server_now(self) -> int:
         return await self._read(None, PostgresTransaction.now)
 
-    async def counts(self, *, all_versions: bool = False) -> Counts:
-        return await self._read(None, listing_verbs.counts, all_versions)
-
-    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
-        return await self._read(now_ms, listing_verbs.lines, before)
-
     async def problems(self) -> tuple[str, ...]:
-        return ()  # one that has no room or only reads says so itself, in the answer to each write
+        return ()  # a server that has no room, or only reads, refuses each write with the reason
 
-    async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
-        check_pruning(what, is_told=audit is not None)
-        has_any, writers = await self._read(None, prune_verbs.look, what)
-        gone = await self._write(None, prune_verbs.prune, what, audit=audit) if has_any else 0
-        keep = what.keep_per_job
-        if keep is not None and gone < what.limit and (keep, writers) != self._door.kept:
-            jobs = await self._read(None, prune_verbs.beyond, keep, what.limit - gone)
-            if jobs:
-                gone += await self._write(None, prune_verbs.drop_excess, jobs, keep, what.limit - gone)
-            else:
-                self._door.kept = keep, writers  # nothing can be beyond before anybody writes
-        return gone
+    # rows
 
-    # notes
+    def job(self, row: Row) -> Job:
+        return self._jobs.job(tuple(row))
 
-    async def put_notes(
-        self, puts: Sequence[NotePut], *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
-    ) -> list[Answer]:
-        return await self._write(now_ms, note_verbs.put_notes, checked_notes(puts), audit=audit)
+    def run(self, row: Row) -> Run:
+        return rows.run(row)
 
-    async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
-        found, reading = await self._read(now_ms, note_verbs.notes, prefix), BatchDecoder("note", rows.note)
-        return reading.answer([note for row in found if (note := reading(row, rows.got(row[0]))) is not None])
+    def note(self, row: Row) -> Note:
+        return rows.note(row)
 
-    # nodes and terms
-
-    async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
-        await self._count_in(check_version(node.scheduler_version))
-        known = self._door.beats.get(node.id)
-        if (
-            known is None
-            or not known.does_as(node)
-            or not await self._read(now_ms, node_verbs.beat_again, node, ttl_ms)
-        ):
-            await self._write(now_ms, node_verbs.beat, node, ttl_ms)
-        self._door.beats = {node.id: node}
-
-    async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
-        return await self._read(now_ms, node_verbs.nodes)
-
-    async def leave(self, node_id: str) -> None:
-        await self._write(None, node_verbs.leave, node_id)
-
-    async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
-        if (standing := await self._read(now_ms, node_verbs.go_on, node_id, ttl_ms)) is not None:
-            term, pulse = standing
-            self._door.ear.feel(pulse)
-            return term
-        return await self._write(now_ms, node_verbs.elect, node_id, ttl_ms)
-
-    async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
-        await self._write(now_ms, node_verbs.resign, node_id, term)
-
-    # versions
-
-    async def versions(self, *, now_ms: int | None = None) -> list[Version]:
-        return await self._read(now_ms, version_verbs.versions)
-
-    async def drop_version(
-        self, number: int, *, audit: Audit[Answer] | None = None, now_ms: int | None = None
-    ) -> Answer:
-        await self._count_in(check_version(number))
-        return await self._write(now_ms, version_verbs.drop_version, number, audit=audit)
-
-    # wake-ups
-
-    async def wake(self) -> None:
-        await self._write(None, version_verbs.wake)
-
-    # records
-
-    async def log(self, lines: Sequence[AuditLine]) -> None:
-        check_batch(lines, "lines")
-        await self._write(None, record_verbs.log, lines)
-
-    async def read_log(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
-        limit = check_page(limit)
-        verb = record_verbs.newest_log if newest else record_verbs.read_log
-        lines = [record_verbs.line_of(row) for row in await self._read(None, verb, after, limit + 1)]
-        further = lines[limit - 1].seq if len(lines) > limit else None
-        page = lines[:limit]
-        return LogPage(tuple(reversed(page)) if newest else tuple(page), further)
-
-    async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
-        dumped = await self._read(None, record_verbs.dump, after, check_page(limit))
-        return DumpPage(tuple([(kind, self._record(kind, row)) for kind, row in dumped.rows]), dumped.next)
-
-    async def load(self, records: Sequence[tuple[str, Any]]) -> int:
-        check_batch(records, "records")
-        values = [read_record(kind, data) for kind, data in records]
-        for version in {getattr(value, "scheduler_version", SCHEDULER_VERSION) for value in values}:
-            await self._count_in(check_version(version))
-        return await self._write(None, record_verbs.load, values)
+    def _decoded(self, page: Page) -> Page:
+        return Page([(kind, self._record(kind, row)) for kind, row in page.rows], page.next)
 
     def _record(self, kind: str, row: Row) -> Any:
         match kind:
             case "term":
-                return msgspec.to_builtins(TermRecord(*row))
+                return TermRecord(*row)
             case "tomb":
-                return msgspec.to_builtins(Tombstone(*row))
+                return Tombstone(*row)
             case "job":
-                return msgspec.to_builtins(self._job(row))
+                return rows.legible(self.job, row, "job")
             case "run":
-                return msgspec.to_builtins(rows.run(row))
+                return self.run(row)
             case "note":
-                return msgspec.to_builtins(rows.note(row))
+                return self.note(row)
             case _:
-                return msgspec.to_builtins(record_verbs.line_of(row))
+                return records.line_of(row)
+
+    # calls
+
+    @property
+    def database(self) -> PostgresDatabase:
+        """The connections, if this process may use them now."""
+        opened = self.opened
+        if opened.loop is None or os.getpid() != opened.pid:
+            raise shut(f"on {self.address.where}", opened.pid, is_open=opened.loop is not None)
+        return opened.database
+
+    async def _count_in(self, version: int) -> None:
+        """Before the first write in a version: it gets its counts."""
+        database = self.database
+        if version not in self.opened.counted:
+            await database.read(lambda tx: versions.ensure(tx, version), version)
+            self.opened.counted.add(version)
+
+    async def _write(
+        self, now_ms: int | None, verb: Verb[T], *args: Any, audit: Audit | None = None, unless_moved: bool = False
+    ) -> T:
+        await self._count_in(self.version)
+        whole = partial(_whole, verb, args, audit, unless_moved)
+        return await self.database.write(whole, self.version, now_ms, self.opened.listener.ring)
+
+    async def _read(self, now_ms: int | None, verb: Verb[T], *args: Any) -> T:
+        return await self.database.read(lambda tx: verb(tx, *args), self.version, now_ms)
 
 
-def _runs_of(ids: Sequence[str], found: dict[str, Row]) -> list[Run | None]:
-    reading = BatchDecoder("run", rows.run)
-    return reading.answer([reading(found[run_id], run_id) if run_id in found else None for run_id in ids])
+async def _whole(
+    verb: Verb[T],
+    args: tuple[Any, ...],
+    audit: Audit | None,
+    unless_moved: bool,  # noqa: FBT001  called by position
+    tx: PostgresTransaction,
+) -> T:
+    """A verb with what goes along: the look whether the store was moved, and the lines of the audit log."""
+    if unless_moved and await notes.is_sealed(tx):
+        raise MovedAway
+    answer = await verb(tx, *args)
+    if audit is not None:
+        await records.log(tx, audit.of(cast("Any", answer)))
+    return answer
+
+
+class PostgresStore(StoreHandle):
+    backend: PostgresBackend
+
+    def __init__(
+        self,
+        url: str | PostgresAddress,
+        *,
+        clock: Clock | None = None,
+        deadline_ms: int = DEADLINE_MS,
+        pool: int | None = None,
+        scheduler_version: int = SCHEDULER_VERSION,
+    ) -> None:
+        clock = clock or SystemClock()
+        address = url if isinstance(url, PostgresAddress) else read_address(url)
+        options: Any = {"deadline_ms": deadline_ms, "pool": pool or address.pool}
+        backend = PostgresBackend(address, clock, check_version(scheduler_version), **options)
+        super().__init__(backend, clock=clock, deadline_ms=deadline_ms + SLACK_MS)
+
+    @property
+    def statements(self) -> int:
+        """How many this handle has sent so far."""
+        return self.backend.opened.database.space.statements
 
 
 def _check_transaction(connection: Any, verb: str) -> None:
@@ -454,7 +367,3 @@ def _check_transaction(connection: Any, verb: str) -> None:
             where="connection",
             cure="call it inside `async with connection.transaction():`",
         )
-
-
-def _later(now_ms: int | None, waited_ms: float) -> int | None:
-    return None if now_ms is None else now_ms + int(waited_ms)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pollux.model import SCHEDULER_VERSION, Counts, Version
-from pollux.store.contract import Answer
 from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import JOBS_LOCK, PostgresTransaction
 from pollux.store.postgres.wakeup import Pulse
@@ -34,13 +33,11 @@ async def versions(tx: PostgresTransaction) -> list[Version]:
     return [Version(row[0], Counts(*row[1:8]), row[8], row[9]) for row in found]
 
 
-async def drop_version(tx: PostgresTransaction, number: int) -> Answer:
-    """The number of its term stays: terms only rise."""
+async def drop_version(tx: PostgresTransaction, number: int) -> int:
+    """Forget a version that nothing uses; 1 if it was there.  The number of its term stays: terms only rise."""
     await tx.lock(JOBS_LOCK)
-    is_there, is_led = await tx.one(_sql.stands, number, tx.given_ms)
-    if not is_there:
-        return Answer.LOST
-    if is_led or (await tx.one(_sql.left, number))[0]:
-        return Answer.CONFLICT
+    is_there, is_led = await tx.row(_sql.stands, number, tx.given_ms) or (False, False)
+    if not is_there or is_led or (await tx.one(_sql.left, number))[0]:
+        return 0
     await tx.rows(_sql.drop, number)
-    return Answer.OK
+    return 1

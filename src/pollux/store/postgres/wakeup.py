@@ -14,14 +14,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 from asyncpg import Connection
 from msgspec.structs import replace
 
 from pollux.clock import Clock
 from pollux.errors import PolluxError
-from pollux.store.contract import Claimed, Feed
+from pollux.store.backend import Look
 from pollux.store.postgres.errors import THEIRS
 from pollux.store.relational.wakeup import ASKED, EVERY, FEED, RUNS, WAKE, Waiter
 
@@ -75,9 +75,6 @@ STAND_S = 2.0
 LISTEN_S = 10.0
 BACKOFF_S = 0.1
 BACKOFF_MAX_S = 3.0
-Seen = TypeVar("Seen", Claimed, Feed)
-Looked = tuple[Seen, bool, int | None]  # what was seen, whether it is enough, and in how many ms there may be more
-Over = Callable[[], bool]
 Pulse = tuple[str, int]  # who wrote last, and how often all were called back
 
 
@@ -85,7 +82,7 @@ class PostgresListener:
     """The waiters of one handle, and what they hear: a connection that listens, or a pulse where none may."""
 
     def __init__(self, sender: str, clock: Clock) -> None:
-        self._sender, self._clock = sender, clock
+        self._sender, self.clock = sender, clock
         self._keep: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._waiters: set[Waiter] = set()
         self._keeper: asyncio.Task[None] | None = None
@@ -176,8 +173,8 @@ class PostgresListener:
                 except PolluxError:
                     self._compare(None)
                 self._standing.set()
-                while (rest_ms := self._felt_at + POLL_MS - self._clock.mono_ms()) > 0:
-                    await self._clock.wait(asyncio.Event(), rest_ms)
+                while (rest_ms := self._felt_at + POLL_MS - self.clock.mono_ms()) > 0:
+                    await self.clock.wait(asyncio.Event(), rest_ms)
         finally:
             self._standing.clear()
 
@@ -187,7 +184,7 @@ class PostgresListener:
             self._compare(pulse)
 
     def _compare(self, felt: Pulse | None) -> None:
-        last, self._felt_at = self._pulse, self._clock.mono_ms()
+        last, self._felt_at = self._pulse, self.clock.mono_ms()
         if felt is None or felt != last:
             self.ring(RUNS | FEED)
         if felt is not None and last is not None and felt[1] != last[1]:
@@ -199,29 +196,36 @@ class PostgresListener:
         if sender != self._sender and kinds:
             self.ring(kinds, versions)
 
-    async def wait(
-        self, kinds: int, version: int, look: Callable[[float], Awaitable[Looked[Seen]]], wait_ms: int, is_over: Over
-    ) -> Seen:
-        """Look until something is found, the time is over, or somebody asks us to come back."""
-        began = self._clock.mono_ms()
-        with self.listen(kinds, version) as waiter:
-            while True:
-                waiter.event.clear()
-                waited_ms = self._clock.mono_ms() - began
-                found, is_enough, left_ms = await look(waited_ms)
-                if is_enough or waited_ms >= wait_ms or waiter.heard & (WAKE | ASKED) or is_over():
-                    return found
-                if await self.stand() and not is_over():
-                    continue  # what came before the bell could be heard
-                most_ms = self._again_ms if self.is_standing else POLL_MS
-                rest_ms = wait_ms - waited_ms
-                is_last = rest_ms <= most_ms and (left_ms is None or rest_ms < left_ms)
-                nap_ms = max(1.0, min(rest_ms, most_ms, most_ms if left_ms is None else left_ms))
-                is_rung = await self._clock.wait(waiter.event, nap_ms)
-                if is_over():
-                    return found
-                if is_last and not is_rung and self.is_standing:  # the time is up, and nothing happened in it
-                    return replace(found, now_ms=found.now_ms + int(nap_ms))
+    @property
+    def look_again_ms(self) -> int:
+        """How long a call rests at most between two looks."""
+        return self._again_ms if self.is_standing else POLL_MS
+
+
+class PostgresRest:
+    """A waiting call between its looks."""
+
+    def __init__(self, listener: PostgresListener, waiter: Waiter) -> None:
+        self._listener, self._waiter = listener, waiter
+
+    def begin(self) -> None:
+        self._waiter.event.clear()
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._waiter.heard & (WAKE | ASKED))
+
+    async def rest(self, look: Look[Any], left_ms: float) -> Any | None:
+        listener = self._listener
+        if await listener.stand():
+            return None  # look once more: what came before it listened was not heard
+        most_ms = listener.look_again_ms
+        is_last = left_ms <= most_ms and (look.again_ms is None or left_ms < look.again_ms)
+        nap_ms = max(1.0, min(left_ms, most_ms, most_ms if look.again_ms is None else look.again_ms))
+        is_woken = await listener.clock.wait(self._waiter.event, nap_ms)
+        if is_last and not is_woken and listener.is_standing:  # the time is up, and nothing happened in it
+            return replace(look.found, now_ms=look.found.now_ms + int(nap_ms))
+        return None
 
 
 @lru_cache(maxsize=64)

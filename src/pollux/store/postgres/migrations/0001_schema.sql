@@ -207,6 +207,7 @@ CREATE TABLE {s}.log (
   action text NOT NULL,
   subject text NOT NULL,
   detail text NOT NULL,
+  count bigint NOT NULL,
   chain text NOT NULL
 );
 
@@ -248,6 +249,13 @@ INSERT INTO {s}.counters (slot) SELECT generate_series(0, 15);
 
 CREATE FUNCTION {s}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE
 AS 'SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint';
+
+-- Whether the store was moved away, or is being filled, as of this moment; it stays so until the calling write ends.
+CREATE FUNCTION {s}.is_sealed() RETURNS boolean LANGUAGE plpgsql VOLATILE SET enable_seqscan = off
+AS 'BEGIN
+  PERFORM pg_advisory_xact_lock_shared(''{s}.notes''::regclass::oid::int, 5);
+  RETURN EXISTS (SELECT 1 FROM {s}.notes WHERE key = ''move:seal'');
+END';
 
 -- True, or a division by zero: whether ids that were just made have ended before, as of this moment, and not as of the
 -- start of the calling statement.  One look suffices if nothing that ended lies between the first and the last of them:
@@ -301,6 +309,7 @@ BEGIN
     AND (many > 10 OR NOT EXISTS (
       SELECT 1 FROM {s}.runs WHERE id = ANY(ids) UNION ALL SELECT 1 FROM {s}.history WHERE id = ANY(ids)
     ))
+    AND NOT {s}.is_sealed()
   FOR KEY SHARE OF j;
   IF of_version IS NULL THEN
     RETURN NULL;

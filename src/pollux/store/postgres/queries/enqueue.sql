@@ -71,6 +71,7 @@ WITH job AS MATERIALIZED (
     AND (SELECT sum(held + ready) FROM {s}.counters WHERE counters.version = j.version) < $11::bigint
     AND NOT EXISTS (SELECT 1 FROM {s}.runs WHERE id = $1::text)
     AND NOT EXISTS (SELECT 1 FROM {s}.history WHERE id = $1::text)
+    AND NOT {s}.is_sealed()
   FOR KEY SHARE OF j
 ), added AS (
   INSERT INTO {s}.runs (seq, id, payload, job_id, due_ms, cause, priority, grp, target, gated, later)

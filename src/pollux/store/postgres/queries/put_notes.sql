@@ -19,6 +19,13 @@ DELETE FROM {s}.notes WHERE key = ANY($1::text[]);
 -- name: raise_
 SELECT setval('{s}.note_revision', greatest(nextval('{s}.note_revision'), $1::bigint));
 
+-- Waits for all writes that looked whether the store is sealed, and lets them look again after this one.
+-- name: lock_seal
+SELECT pg_advisory_xact_lock('{s}.notes'::regclass::oid::int, 5);
+
+-- name: is_sealed
+SELECT {s}.is_sealed();
+
 -- name: read
 SELECT key, value, revision, expires_ms FROM {s}.notes
 WHERE key >= $1::text AND key < $2::text AND (expires_ms IS NULL OR expires_ms > coalesce($3::bigint, {s}.now_ms()))

@@ -2,14 +2,14 @@
 SELECT seq, chain FROM {s}.log ORDER BY seq DESC LIMIT 1;
 
 -- name: add_lines
-INSERT INTO {s}.log (seq, at_ms, actor, action, subject, detail, chain)
-SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]);
+INSERT INTO {s}.log (seq, at_ms, actor, action, subject, detail, count, chain)
+SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[]);
 
 -- name: read_log
-SELECT at_ms, actor, action, subject, detail, seq, chain FROM {s}.log WHERE seq > $1::bigint ORDER BY seq LIMIT $2::int;
+SELECT at_ms, actor, action, subject, detail, count, seq, chain FROM {s}.log WHERE seq > $1::bigint ORDER BY seq LIMIT $2::int;
 
 -- name: newest_log
-SELECT at_ms, actor, action, subject, detail, seq, chain FROM {s}.log WHERE seq < $1::bigint ORDER BY seq DESC LIMIT $2::int;
+SELECT at_ms, actor, action, subject, detail, count, seq, chain FROM {s}.log WHERE seq < $1::bigint ORDER BY seq DESC LIMIT $2::int;
 
 -- name: term
 SELECT number, version FROM {s}.term WHERE version > $1::smallint AND number > 0 ORDER BY version;
