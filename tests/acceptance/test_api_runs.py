@@ -208,7 +208,7 @@ async def test_pauses_of_groups_and_of_everything(client):
 @pytest.mark.parametrize("kind", ["group", "target"])
 async def test_a_pause_of_something_that_no_job_has_says_so(client, kind):
     made = await client.ok("POST", "/api/v2/stops", {kind: "egde"})
-    assert made["hint"] == f"no job is of {kind} egde now; the pause waits for the first"
+    assert made["hint"] == f"no job has {kind} egde now; the pause applies to the first one that has it"
 
 
 async def test_breakers_are_listed_and_reset(client):

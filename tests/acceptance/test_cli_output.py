@@ -305,8 +305,8 @@ def test_a_pause_reaches_what_it_names_and_ends(pollux, scope, held):
 def test_a_pause_of_something_that_no_job_has_says_so(pollux):
     """It may come before the first job, or be a slip of the pen."""
     assert pollux.ok("pause", "--group", "edge", *WHERE).err == ""
-    assert "no job is of group egde now" in pollux.ok("pause", "--group", "egde", *WHERE).err
-    assert "no job is of target db-2 now" in pollux.ok("pause", "--target", "db-2", *WHERE).err
+    assert "no job has group egde now" in pollux.ok("pause", "--group", "egde", *WHERE).err
+    assert "no job has target db-2 now" in pollux.ok("pause", "--target", "db-2", *WHERE).err
 
 
 def test_who_paused_is_said_once(pollux):

@@ -27,7 +27,7 @@ from pollux.store.decoding import as_far
 from pollux.units import counted
 
 if TYPE_CHECKING:
-    from pollux.app.operations.context import OperationContext
+    from pollux.app.operations.contract import Operations
 
 _MARK = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
 DESCRIBED_MAX = 20  # jobs of one call whose change is described; of more only their number and the first names
@@ -144,8 +144,8 @@ class AuditVerdict(Struct, frozen=True):
 class AuditOperations:
     """Reading and verifying the audit log."""
 
-    def __init__(self, context: OperationContext) -> None:
-        self._store = context.store
+    def __init__(self, operations: Operations) -> None:
+        self._store = operations.context.store
 
     async def list_audit(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
         """Who changed what: lines after a number, or (`newest`) the last ones, those before `after` if it is given."""

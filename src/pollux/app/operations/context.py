@@ -1,4 +1,4 @@
-"""Context of the operations: the fields that every group of operations shares, and what it reaches of a local node."""
+"""Context of the operations: the fields that all groups share, and the node of this process."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pollux.store.contract import Store
 
 if TYPE_CHECKING:
     from pollux.app.health import HealthWatch
+    from pollux.app.operations.contract import Operations
     from pollux.app.reload import Reloader
     from pollux.app.watchers import SettingsWatcher
     from pollux.config.descriptions import EffectiveOption
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LocalNode(Protocol):
-    """The app in whose process an operation runs.  Requests reach its own loops at once, those elsewhere by notes."""
+    """The app of this process.  Requests reach its own loops at once, those of other nodes by notes."""
 
     crew: NodeRuntime | None  # None while it does not run
     node_id: str
@@ -37,7 +38,7 @@ class LocalNode(Protocol):
 
 
 class OperationContext(Struct):
-    """What an operation needs; `as_actor` replaces two of these fields and shares the rest."""
+    """Fields of the operations; `as_actor` replaces two of them and shares the rest."""
 
     store: Store
     registry: Registry
@@ -47,15 +48,16 @@ class OperationContext(Struct):
     releases: NewestReleases
     ready_max: int = 1_000_000
     is_named: bool = False  # False: the actor is only the user that started the program
-    trace_namespace: str = ""  # of the runs' traces, for the link that the caller's own span gets
-    node: LocalNode | None = None  # None: no node of this process is asked
+    trace_namespace: str = ""  # of the traces of runs, which the caller's span is linked to
+    node: LocalNode | None = None  # of this process
 
 
 class OperationGroup:
-    """The operations of one subject.  A group keeps no state besides the context, so any number of them may exist."""
+    """The operations of one subject.  A group has no state of its own, and finds the others in `_operations`."""
 
-    def __init__(self, context: OperationContext) -> None:
-        self._context = context
+    def __init__(self, operations: Operations) -> None:
+        context = operations.context
+        self._operations, self._context = operations, context
         self._store, self._registry = context.store, context.registry
         self._clock, self._dice, self._actor = context.clock, context.dice, context.actor
         self._audit = AuditRecorder(context.store, context.clock, context.actor, is_named=context.is_named)

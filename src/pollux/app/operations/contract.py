@@ -1,8 +1,8 @@
-"""Contract of the operations, by subject: what HTTP routes, the command line and `client.Remote` share.
+"""Contract of the operations, by subject, shared by HTTP routes, the command line and `client.Remote`.
 
 `Operations` implements it on a store, `Remote` through the API of a node.  The public coroutines of the groups are the
-verbs.  Their names are unique over all groups: they are the names in `POST /api/v2/verbs/<name>`, whose arguments and
-answers are read from the annotations of the methods.
+verbs.  Their names are unique over all groups: they are the names in `POST /api/v2/verbs/<name>`, and the annotations
+of the methods define its arguments and answers.
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ class Operations:
     A group is made when it is first used: a request uses one or two of them.
     """
 
-    jobs = cached_property(lambda self: JobOperations(self.context))
-    runs = cached_property(lambda self: RunOperations(self.context))
-    dead_letters = cached_property(lambda self: DeadLetterOperations(self.context))
-    pauses = cached_property(lambda self: PauseOperations(self.context))
-    listing = cached_property(lambda self: ListingOperations(self.context))
-    status = cached_property(lambda self: StatusOperations(self.context))
-    audit = cached_property(lambda self: AuditOperations(self.context))
-    settings = cached_property(lambda self: SettingOperations(self.context))
-    tokens = cached_property(lambda self: TokenOperations(self.context))
-    versions = cached_property(lambda self: VersionOperations(self.context))
-    workers = cached_property(lambda self: WorkerOperations(self.context))
-    config_file = cached_property(lambda self: ConfigFileOperations(self.context))
-    storage = cached_property(lambda self: StorageOperations(self.context))
+    jobs = cached_property(JobOperations)
+    runs = cached_property(RunOperations)
+    dead_letters = cached_property(DeadLetterOperations)
+    pauses = cached_property(PauseOperations)
+    listing = cached_property(ListingOperations)
+    status = cached_property(StatusOperations)
+    audit = cached_property(AuditOperations)
+    settings = cached_property(SettingOperations)
+    tokens = cached_property(TokenOperations)
+    versions = cached_property(VersionOperations)
+    workers = cached_property(WorkerOperations)
+    config_file = cached_property(ConfigFileOperations)
+    storage = cached_property(StorageOperations)
 
     def __init__(self, context: OperationContext) -> None:
         self.context = context
@@ -90,7 +90,7 @@ class Operations:
         return cls(OperationContext(store, registry, clock, dice, actor, NewestReleases(clock), is_named=True))
 
     def as_actor(self, actor: str) -> Operations:
-        """The same on behalf of another actor: the audit log records its changes under that name."""
+        """The same for another actor, under whose name the audit log records the changes."""
         return Operations(replace(self.context, actor=actor, is_named=True))
 
     def now_ms(self) -> int:
@@ -98,7 +98,7 @@ class Operations:
         return self.context.clock.now_ms()
 
     def new_id(self) -> str:
-        """An id for a job that was sent without one; its time is the local clock's (see decision 0056 for runs)."""
+        """An id for a job that has none; its time is the local clock's (see decision 0056 for runs)."""
         return new_id(self.context.clock.now_ms(), self.context.dice)
 
     @property

@@ -13,8 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from pollux.app.operations.audit import as_words
-from pollux.app.operations.context import OperationContext, OperationGroup
-from pollux.app.operations.jobs import JobOperations
+from pollux.app.operations.context import OperationGroup
 from pollux.app.reload import ConfigDraft, Reloader, ReloadResult, RunningConfig
 from pollux.config.descriptions import SETTINGS, EffectiveOption, plain, shown
 from pollux.config.file_history import SavedText
@@ -49,10 +48,6 @@ from pollux.units import duration_ms, format_ms
 
 class PauseOperations(OperationGroup):
     """Pause and resume, and reset breakers."""
-
-    def __init__(self, context: OperationContext) -> None:
-        super().__init__(context)
-        self._jobs = JobOperations(context)
 
     async def pause(
         self,
@@ -100,7 +95,7 @@ class PauseOperations(OperationGroup):
             )
         check_stop(group=group, target=target)
         if job is not None:
-            await self._jobs.find_job(job)
+            await self._operations.jobs.find_job(job)
             return stop_key("job", job_id_of(job))
         if group is not None:
             return stop_key("group", group)

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from datetime import datetime
 from itertools import islice
 from random import Random
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.app.operations.audit import as_words, filter_words
-from pollux.app.operations.context import OperationContext, OperationGroup
+from pollux.app.operations.context import OperationGroup
 from pollux.app.operations.jobs import JobLookup, find_job
 from pollux.clock import Clock
 from pollux.errors import (
@@ -56,6 +56,9 @@ from pollux.store.contract import (
 )
 from pollux.store.decoding import as_far
 from pollux.units import counted, duration_ms, moment_ms
+
+if TYPE_CHECKING:
+    from pollux.app.operations.contract import Operations
 
 _PARTS = {"payload": "params", "key": "key", "priority": "priority"}  # of a run: what people call them
 
@@ -143,9 +146,9 @@ class RunRequest(Struct, frozen=True):
 class RunOperations(OperationGroup):
     """Enqueue, cancel and find runs."""
 
-    def __init__(self, context: OperationContext) -> None:
-        super().__init__(context)
-        self._jobs = JobLookup(context)
+    def __init__(self, operations: Operations) -> None:
+        super().__init__(operations)
+        self._jobs = JobLookup(operations)
 
     async def enqueue(
         self,

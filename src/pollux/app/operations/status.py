@@ -1,7 +1,4 @@
-"""Operations on the state of the deployment: overview, reasons (`why`), nodes, counts and health.
-
-Beside them the rows of the live table and of `pollux jobs`, and what they are made of.
-"""
+"""Operations on the state of the deployment: overview, reasons (`why`), nodes, counts, health, pages of jobs."""
 
 from __future__ import annotations
 
@@ -13,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.app.operations.context import OperationContext, OperationGroup
-from pollux.app.operations.control import PauseOperations
-from pollux.app.operations.jobs import JobOperations
+from pollux.app.operations.context import OperationGroup
 from pollux.app.operations.runs import FORGOTTEN, RunOperations
 from pollux.app.process import app_words, named_start
 from pollux.errors import InvalidInput, NotFound, Unreadable
@@ -45,14 +40,14 @@ if TYPE_CHECKING:
     from pollux.app.health import HealthWatch
     from pollux.app.operations.contract import OperationsProtocol
 
-LIVE_MAX = 1_000  # live runs that are looked at to tell what jobs are at
+LIVE_MAX = 1_000  # live runs that are read for the states of jobs
 LIVE_CURSOR = "live:"  # how cursors of live runs begin, before their due time and id
 SCAN_PAGES = 10  # pages of `PAGE_MAX` jobs or live runs that are read for one page of those in a state
-LEASES_MAX = 200  # that are read to tell how many seats are taken
+LEASES_MAX = 200  # read to count the seats in use
 OFFSET_MAX = 10_000
-EACH_MAX = 100  # jobs of a page whose live runs are asked for one by one
-RUNS_A_CALL = 25  # that are read in the time of one more call
-AT_ONCE = 100  # jobs that are looked at before others have their turn on the loop
+EACH_MAX = 100  # jobs of a page whose live runs are read job by job
+RUNS_A_CALL = 25  # runs that are read in the time of one more call
+AT_ONCE = 100  # states of jobs that are computed in one iteration of the loop
 STATES = ("active", "running", "waiting", "paused", "disabled", "undeclared", "done")
 _BY_RUNS = {"running": (RunState.LEASED,), "waiting": tuple(sorted(LIVE))}
 
@@ -60,29 +55,30 @@ _BY_RUNS = {"running": (RunState.LEASED,), "waiting": tuple(sorted(LIVE))}
 class JobRow(Struct, frozen=True):
     job: Job
     schedule: str
-    last: str  # as `last_outcome` words it
+    last: str  # of `last_outcome`
     freshness: Freshness
     next_due_ms: int | None
-    held: str  # why it does not run although it should, or nothing
+    held: str  # why it does not run although it should; else empty
     progress: str = ""
-    answer: str = ""  # why, in a word: running, waits, paused, ...
-    failing: str = ""  # that its runs, or the attempts of a live one, fail: how often, since when and how, or nothing
+    answer: str = ""  # of `why`, in a word: running, waits, paused, ...
+    failing: str = ""  # failures of its runs, or of attempts of a live one: how many, since when and why; else empty
     failing_since_ms: int | None = None  # when the first of these ended
     state: str = ""  # active, running, waiting, paused, disabled, undeclared or done
 
     @property
     def last_failure(self) -> str:
-        """In a line: the last error of a job that fails, or what is said of a run that is tried again."""
+        """In a line: the last error of a failing job, or the failures of a run that is being retried."""
         return self.job.memory.last_error.partition("\n")[0] if self.job.memory.failures else self.failing
 
 
 class JobState(Struct, frozen=True, gc=False):
-    """What a job is at, without all that a table shows besides."""
+    """A job with the part of a `JobRow` that the API shows."""
 
     job: Job
-    state: str  # as in `JobRow`
+    state: str
     held: str
-    failing_since_ms: int | None = None  # as in `JobRow`
+    failing_since_ms: int | None = None
+    answer: str = ""
 
 
 class Overview(Struct, frozen=True):
@@ -95,7 +91,7 @@ class Overview(Struct, frozen=True):
 
 
 class JobHistory(Struct, frozen=True):
-    """The latest ends of a job, oldest first, and what they have in common.  Durations are at most so long."""
+    """The latest ends of a job, oldest first, with their summary.  Durations are upper bounds."""
 
     marks: tuple[RecentResult, ...]
     succeeded: int
@@ -110,25 +106,21 @@ class JobHistory(Struct, frozen=True):
 
 
 class StatusOperations(OperationGroup):
-    """What runs, what waits and why, which nodes live, and how healthy the deployment is."""
-
-    def __init__(self, context: OperationContext) -> None:
-        super().__init__(context)
-        self._jobs, self._runs, self._pauses = JobOperations(context), RunOperations(context), PauseOperations(context)
+    """What runs, what waits and why, the live nodes, and the health of the deployment."""
 
     async def overview(self, *, limit: int = 50) -> Overview:
-        """All that the live table shows, of the first `limit` jobs."""
+        """The content of the live table, for the first `limit` jobs."""
         now_ms = self._clock.now_ms()
-        page = await self._jobs.list_jobs(limit=limit)
-        live = await live_runs(self._runs)
+        page = await self._operations.jobs.list_jobs(limit=limit)
+        live = await live_runs(self._operations.runs)
         nodes = await self.nodes()
         leader = leader_of(nodes)
         rows = rows_of(
             page.jobs,
             live=live_by_job(live.runs, now_ms),
-            stops=await self._pauses.stops(),
+            stops=await self._operations.pauses.stops(),
             nodes=nodes,
-            progress=told_by(live.runs) | self._progress_here(),
+            progress=progress_by_job(live.runs) | self._progress_here(),
             now_ms=now_ms,
         )
         return Overview(
@@ -141,10 +133,10 @@ class StatusOperations(OperationGroup):
         )
 
     async def why(self, ref: object) -> Why:
-        """Why does it run, or not?  For a run or a job, in words, with the expected start and the cure."""
+        """Why a run or a job runs or does not, with the expected start and the cure."""
         name = job_id_of(ref)
         now_ms = await self._store.now()
-        stops, nodes = await self._pauses.stops(), await self.nodes()
+        stops, nodes = await self._operations.pauses.stops(), await self.nodes()
         [run], spoilt = await as_far(self._store.get_runs([name]))
         if spoilt:
             return why_unreadable_run(spoilt[0])
@@ -156,7 +148,7 @@ class StatusOperations(OperationGroup):
             why = why_run(run, owner, stops=stops, nodes=nodes, ahead=ahead, now_ms=now_ms)
             return await named_start(self._store, why, owner, run)
         try:
-            job = await self._jobs.find_job(name)
+            job = await self._operations.jobs.find_job(name)
         except NotFound:
             if (declared := self._registry.unwritten(name)) is not None:
                 return why_unwritten(declared, app_words(self._registry, declared))
@@ -164,7 +156,7 @@ class StatusOperations(OperationGroup):
             raise NotFound("job or run", name, cure=cure) from None
         if isinstance(job, Unreadable):
             return why_unreadable(job)
-        live = await live_runs(self._runs, job_id=job.id)
+        live = await live_runs(self._operations.runs, job_id=job.id)
         run = live_by_job(live.runs, now_ms).get(job.id)
         ahead = await ahead_of(self._store, run)
         failed = await self._last_failed(job)
@@ -172,11 +164,11 @@ class StatusOperations(OperationGroup):
         return with_unreadable_runs(await named_start(self._store, why, job), live.unreadable)
 
     async def nodes(self) -> list[Node]:
-        """Those that live; who leads is told by the term that stands, not by what a node believed in its last beat."""
+        """The live nodes; the stored term decides which one leads, not the last heartbeat."""
         return by_term(await self._store.nodes(), await self._store.versions())
 
     async def overdue(self, *, limit: int = 1) -> list[Job]:
-        """Jobs whose due has passed and was not fired yet, the most overdue first; of those that can be read."""
+        """Jobs whose due time has passed without a firing, the most overdue first; only readable ones."""
         now_ms, found = await self._store.now(), list[Job]()
         for version in await self._store.versions():
             found += await due_as_far(self._store.of_version(version.number), before_ms=now_ms, limit=limit)
@@ -187,11 +179,11 @@ class StatusOperations(OperationGroup):
         return await self._store.counts(all_versions=True)
 
     async def health(self) -> Health:
-        """How the deployment and this node do, and what to do about it; it costs a few store calls a second at most."""
+        """The health of the deployment and of this node; it costs at most a few store calls a second."""
         return await self._watch.health()
 
     async def health_document(self) -> dict[str, Any]:
-        """The same for programs: what GET /api/v2/scheduler/health answers."""
+        """The same as JSON: the answer of GET /api/v2/scheduler/health."""
         document: dict[str, Any] = HIDDEN.hide_in(health_document(await self.health()))
         return document
 
@@ -203,16 +195,16 @@ class StatusOperations(OperationGroup):
         return self._context.node.watch
 
     def _progress_here(self) -> dict[str, str]:
-        """What running handlers of this process reported; the store has it only from their last renewal."""
+        """Progress of the handlers of this process; the store has it only from their last renewal."""
         node = self._context.node
         return {} if node is None or node.crew is None else node.crew.progress()
 
     async def _last_failed(self, job: Job) -> str:
-        """The id of the last run by which a failing job failed; nothing if none does, or it is pruned."""
+        """The id of the last failed run of a failing job; empty if the job does not fail, or the run is pruned."""
         if not job.memory.failures:
             return ""
         where = RunFilter(states=(RunState.DONE, RunState.DEAD), job_id=job.id, failed=True)
-        runs = (await self._runs.list_runs(where, limit=1)).runs
+        runs = (await self._operations.runs.list_runs(where, limit=1)).runs
         return runs[0].id if runs else ""
 
 
@@ -225,30 +217,27 @@ def rows_of(
     progress: Mapping[str, str],
     now_ms: int,
 ) -> tuple[JobRow, ...]:
-    """One row a job; `live` as `live_by_job` finds them, `progress` what running handlers said."""
-    rows = []
-    for job in jobs:
-        why = why_job(job, stops=stops, now_ms=now_ms, live=live.get(job.id), nodes=nodes)
-        rows.append(
-            JobRow(
-                job=job,
-                schedule=describe_schedule(job.schedule),
-                last=last_outcome(job),
-                freshness=freshness(job, now_ms),
-                next_due_ms=job.next_due_ms,
-                held=why.reason if why.is_held else "",
-                progress=progress.get(job.id, ""),
-                answer=why.answer,
-                failing=failing_words(job, live.get(job.id), now_ms),
-                failing_since_ms=failing_since_ms(job, live.get(job.id), now_ms),
-                state=state_of(live.get(job.id), why.answer),
-            )
+    """One row for each job; `live` from `live_by_job`, `progress` as running handlers reported it, by job."""
+    return tuple(
+        JobRow(
+            job=row.job,
+            schedule=describe_schedule(row.job.schedule),
+            last=last_outcome(row.job),
+            freshness=freshness(row.job, now_ms),
+            next_due_ms=row.job.next_due_ms,
+            held=row.held,
+            progress=progress.get(row.job.id, ""),
+            answer=row.answer,
+            failing=failing_words(row.job, live.get(row.job.id), now_ms),
+            failing_since_ms=row.failing_since_ms,
+            state=row.state,
         )
-    return tuple(rows)
+        for row in standings_of(jobs, live=live, stops=stops, nodes=nodes, now_ms=now_ms)
+    )
 
 
 def failing_since_ms(job: Job, live: Run | None, now_ms: int) -> int | None:
-    """When the first of its latest failures ended: of runs in a row, else of attempts of one that is tried again."""
+    """When the first failure ended: of failed runs in a row, else of the attempts of a run that is being retried."""
     if job.memory.failing_since_ms is not None or live is None or not live.is_retried_at(now_ms):
         return job.memory.failing_since_ms
     return live.failing_since_ms
@@ -257,18 +246,18 @@ def failing_since_ms(job: Job, live: Run | None, now_ms: int) -> int | None:
 def standings_of(
     jobs: Sequence[Job], *, live: Mapping[str, Run], stops: Sequence[Note], nodes: Sequence[Node], now_ms: int
 ) -> list[JobState]:
-    """What each job is at; `live` as in `rows_of`."""
+    """The state of each job; `live` as in `rows_of`."""
     found = []
     for job in jobs:
         run = live.get(job.id)
         why = why_job(job, stops=stops, now_ms=now_ms, live=run, nodes=nodes)
         held = why.reason if why.is_held else ""
-        found.append(JobState(job, state_of(run, why.answer), held, failing_since_ms(job, run, now_ms)))
+        found.append(JobState(job, state_of(run, why.answer), held, failing_since_ms(job, run, now_ms), why.answer))
     return found
 
 
 def state_of(live: Run | None, answer: str) -> str:
-    """What a job is at; `answer` is the word that `why_job` has for it."""
+    """The state of a job; `answer` is that of `why_job`."""
     if live is not None and live.state is RunState.LEASED:
         return "running"
     if answer in {"disabled", "paused", "undeclared", "done"}:
@@ -277,9 +266,9 @@ def state_of(live: Run | None, answer: str) -> str:
 
 
 def live_by_job(runs: Sequence[Run], now_ms: int) -> dict[str, Run]:
-    """The live run of each job that says what the job is at.
+    """The live run of each job that determines the job's state.
 
-    One that runs, else one that is ready, else one that is held, else the first for later; of several the first given.
+    A running one, else a ready one, else a held one, else the next scheduled one; of several the first.
     """
     found: dict[str, Run] = {}
     for run in runs:
@@ -298,7 +287,7 @@ def _rank(run: Run, now_ms: int) -> tuple[int, int]:
 
 
 async def live_runs(runs: RunOperations, *, job_id: str | None = None, limit: int = LIVE_MAX) -> RunPage:
-    """Live runs, of one job or of all: the first of them, and where there are more also those that run."""
+    """The first live runs, of one job or of all; if there are more, also the running ones."""
     where = RunFilter(states=tuple(sorted(LIVE)), job_id=job_id)
     page = await runs.list_runs(where, limit=limit)
     if page.next is None:
@@ -311,10 +300,10 @@ async def live_runs(runs: RunOperations, *, job_id: str | None = None, limit: in
 async def runs_in_state(
     runs: RunOperations, states: Collection[str], where: RunFilter, *, now_ms: int, after: str | None, limit: int
 ) -> RunPage:
-    """A page of the runs in these states, as `Run.shown_state` names them; none: all.
+    """A page of the runs in these states of `Run.shown_state`; none: all.
 
-    No store knows `scheduled`, so held and ready runs are chosen here, from a bounded number of live ones; if there
-    are more to look at, `next` names where to go on, also on a page that is not full.
+    `scheduled` is not a stored state, so held and ready runs are filtered here, among a bounded number of live ones;
+    if there are more, `next` continues there, also after a page that is not full.
     """
     stored = {RunState(state) for state in states if state != SCHEDULED}
     shown = {SCHEDULED, RunState.HELD.value, RunState.READY.value}
@@ -347,23 +336,23 @@ async def runs_in_state(
 
 
 async def ahead_of(store: Store, run: Run | None) -> int | None:
-    """How many ready runs are claimed before a ready one; None: it is not ready."""
+    """How many ready runs will be claimed before this one; None if it is not ready."""
     if run is None or run.state is not RunState.READY:
         return None
     return sum(line.ready for line in await store.of_version(run.scheduler_version).lines(before=run.id))
 
 
-def told_by(runs: Sequence[Run]) -> dict[str, str]:
-    """What the handlers of running runs said last, by job, wherever they run."""
+def progress_by_job(runs: Sequence[Run]) -> dict[str, str]:
+    """The last stored progress of running runs, on all nodes."""
     return {run.job_id: run.progress for run in runs if run.progress and run.state is RunState.LEASED}
 
 
 def last_outcome(job: Job) -> str:
-    """How it went last: ok, changed, retrying, failing, failed, dead or cancelled; empty before the first end.
+    """The last outcome: ok, changed, retrying, failing, failed, dead or cancelled; empty before the first end.
 
-    Only a success is ok.  A recurring job whose last run failed is failing, as it fires again; a job that fires no
-    more is failed or, with a dead letter, dead.  A failed attempt that is retried ends no run and counts no failure:
-    its time is the latest end.
+    A recurring job whose last run failed is failing, as it fires again; a job that does not fire again is failed or,
+    with a dead letter, dead.  A failed attempt that is retried ends no run and counts no failure: its time is the
+    latest end.
     """
     memory = job.memory
     if memory.last_end_ms is None:
@@ -376,7 +365,7 @@ def last_outcome(job: Job) -> str:
 
 
 async def nodes_now(operations: OperationsProtocol) -> list[Node]:
-    """Who is there.  Seats are taken as the leases say it, if those are few and can be read: a beat is seconds old."""
+    """The live nodes, with busy seats counted by leases if those are few and readable: a heartbeat is seconds old."""
     nodes = await operations.status.nodes()
     if not nodes or (await operations.status.counts()).leased > LEASES_MAX:
         return nodes
@@ -388,13 +377,13 @@ async def nodes_now(operations: OperationsProtocol) -> list[Node]:
 
 
 async def nobody_of(operations: OperationsProtocol, *, group: str | None = None, target: str | None = None) -> str:
-    """A pause of a group or target may come before its first job, or be a slip of the pen: then that is said."""
+    """A hint if no job has that group or target: the pause may be early, or misspelt; else empty."""
     if group is None and target is None:
         return ""
     if (await operations.jobs.list_jobs(JobFilter(group=group, target=target), limit=1)).jobs:
         return ""
     name = f"target {target}" if group is None else f"group {group}"
-    return f"no job is of {name} now; the pause waits for the first"
+    return f"no job has {name} now; the pause applies to the first one that has it"
 
 
 def history_of(job: Job) -> JobHistory:
@@ -412,18 +401,13 @@ def history_of(job: Job) -> JobHistory:
 class JobRows(Struct, frozen=True):
     rows: tuple[JobState, ...]
     next: str | None
-    total: int | None = None  # of all that the filter means; None: nobody counted
-    unreadable: tuple[Unreadable, ...] = ()  # jobs that should be among them
-    unreadable_runs: tuple[Unreadable, ...] = ()  # live ones that were met: what is told of their jobs leaves them out
+    total: int | None = None  # of all matching ones; None: not counted
+    unreadable: tuple[Unreadable, ...] = ()  # jobs that may match
+    unreadable_runs: tuple[Unreadable, ...] = ()  # live ones, which the states leave out
 
 
 class ListingOperations(OperationGroup):
     """Pages of jobs with their states."""
-
-    def __init__(self, context: OperationContext) -> None:
-        super().__init__(context)
-        self._jobs, self._runs = JobOperations(context), RunOperations(context)
-        self._pauses, self._status = PauseOperations(context), StatusOperations(context)
 
     async def job_rows(
         self,
@@ -434,11 +418,11 @@ class ListingOperations(OperationGroup):
         offset: int = 0,
         limit: int = 50,
     ) -> JobRows:
-        """A page of jobs with their states; the first `offset` of them are passed over."""
+        """A page of jobs with their states, without the first `offset` ones."""
         where, is_whole = where or JobFilter(), after is None
         if not 0 <= offset <= OFFSET_MAX:
             raise InvalidInput(f"an offset of {offset}", where="offset", cure=f"0 to {OFFSET_MAX:,}; or go by cursor")
-        left, passed, counts = offset, 0, await self._status.counts()
+        left, passed, counts = offset, 0, await self._operations.status.counts()
         while left:
             count, after = await self._pass_over(where, state, after, min(left, PAGE_MAX), counts)
             left, passed = left - count, passed + count
@@ -450,15 +434,17 @@ class ListingOperations(OperationGroup):
         return replace(page, total=passed + len(page.rows) if is_whole and page.next is None else None)
 
     async def job_row(self, job_id: str) -> JobState:
-        """One job with its state, as exactly as it can be known; all that it takes is asked for at once."""
+        """One job with its exact state, from concurrent reads."""
         [job], page, stops, nodes = await asyncio.gather(
-            self._jobs.jobs_by_id([job_id]),
-            live_runs(self._runs, job_id=job_id, limit=EACH_MAX),
-            self._pauses.stops(),
-            self._status.nodes(),
+            self._operations.jobs.jobs_by_id([job_id]),
+            live_runs(self._operations.runs, job_id=job_id, limit=EACH_MAX),
+            self._operations.pauses.stops(),
+            self._operations.status.nodes(),
         )
         if job is None:
-            job = await self._jobs.get_job(job_id)  # it was added meanwhile, or this is refused, and says why
+            job = await self._operations.jobs.get_job(
+                job_id
+            )  # it was added meanwhile, or this is refused, and says why
         [row] = await self._standings([job], page.runs, stops, nodes)
         return row if row.held or not page.unreadable else replace(row, held=unreadable_words(page.unreadable[0]))
 
@@ -476,9 +462,9 @@ class ListingOperations(OperationGroup):
     async def _pass_over(
         self, where: JobFilter, state: str | None, after: str | None, limit: int, counts: Counts
     ) -> tuple[int, str | None]:
-        """How many there are up to so many, and where they go on; where any state will do nobody asks for it."""
+        """Skip at most `limit` jobs; returns how many were skipped, and the cursor after them."""
         if state is None:
-            page = await self._jobs.list_jobs(where, after=after, limit=limit)
+            page = await self._operations.jobs.list_jobs(where, after=after, limit=limit)
             return len(page.jobs), page.next
         found = await self._found(where, state, after, limit, counts)
         return len(found.rows), found.next
@@ -487,7 +473,7 @@ class ListingOperations(OperationGroup):
         self, where: JobFilter, state: str | None, after: str | None, limit: int, counts: Counts
     ) -> JobRows:
         if state is None:
-            page = await self._jobs.list_jobs(where, after=after, limit=limit)
+            page = await self._operations.jobs.list_jobs(where, after=after, limit=limit)
             rows, runs = await self._rows(page.jobs, counts)
             return JobRows(rows, page.next, unreadable=page.unreadable, unreadable_runs=runs)
         if state not in STATES:
@@ -497,13 +483,13 @@ class ListingOperations(OperationGroup):
         return await self._by_jobs(where, state, after, limit, counts)
 
     async def _by_jobs(self, where: JobFilter, state: str, after: str | None, limit: int, counts: Counts) -> JobRows:
-        """Those of that state among the jobs that come next."""
+        """The next jobs that are in that state, among a bounded number."""
         if where.enabled not in (None, state != "disabled"):
             return JobRows((), None)
         where = replace(where, enabled=state != "disabled")
         found, unreadable, runs = list[JobState](), list[Unreadable](), dict[str, Unreadable]()
         for _ in range(SCAN_PAGES):
-            page = await self._jobs.list_jobs(where, after=after, limit=PAGE_MAX)
+            page = await self._operations.jobs.list_jobs(where, after=after, limit=PAGE_MAX)
             rows, met = await self._rows(page.jobs, counts)
             found += [row for row in rows if row.state == state]
             unreadable += page.unreadable
@@ -518,11 +504,11 @@ class ListingOperations(OperationGroup):
         return JobRows(tuple(found), after, unreadable=tuple(unreadable), unreadable_runs=tuple(runs.values()))
 
     async def _by_runs(self, where: JobFilter, state: str, after: str | None, limit: int) -> JobRows:
-        """Those that have live runs; of the first ten thousand runs."""
+        """Jobs that are in that state by their live runs, among the first ten thousand runs."""
         live, unreadable = list[Run](), list[Unreadable]()
-        cursor: str | None = None
+        cursor, where_runs = None, RunFilter(states=_BY_RUNS[state])
         for _ in range(SCAN_PAGES):
-            page = await self._runs.list_runs(RunFilter(states=_BY_RUNS[state]), after=cursor, limit=PAGE_MAX)
+            page = await self._operations.runs.list_runs(where_runs, after=cursor, limit=PAGE_MAX)
             live += page.runs
             unreadable += page.unreadable
             cursor = page.next
@@ -530,41 +516,41 @@ class ListingOperations(OperationGroup):
                 break
         ids = sorted({run.job_id for run in live if after is None or run.job_id > after})
         found: list[JobState] = []
-        stops, nodes = await asyncio.gather(self._pauses.stops(), self._status.nodes())
+        stops, nodes = await asyncio.gather(self._operations.pauses.stops(), self._operations.status.nodes())
         for start in range(0, len(ids), PAGE_MAX):
-            jobs = [job for job in await self._jobs.jobs_by_id(ids[start : start + PAGE_MAX]) if job is not None]
-            rows = await self._standings([job for job in jobs if job_fits(job, where)], live, stops, nodes)
-            found += [row for row in rows if row.state == state]
+            some = await self._operations.jobs.jobs_by_id(ids[start : start + PAGE_MAX])
+            jobs = [job for job in some if job is not None and job_fits(job, where)]
+            found += [row for row in await self._standings(jobs, live, stops, nodes) if row.state == state]
             if len(found) > limit:
                 break
         after = found[limit - 1].job.id if len(found) > limit else None
         return JobRows(tuple(found[:limit]), after, unreadable_runs=tuple(unreadable))
 
     async def _live_of(self, jobs: Sequence[Job], counts: Counts) -> RunPage:
-        """Live runs of these jobs: all that matter, unless the page is long and so is the line."""
+        """Live runs of these jobs; incomplete only if there are many jobs and many runs."""
         count = counts.held + counts.ready + counts.leased
         if not count or not jobs:
             return RunPage((), None)
         if len(jobs) > EACH_MAX or count <= min(PAGE_MAX, RUNS_A_CALL * len(jobs)):
-            return await live_runs(self._runs, limit=PAGE_MAX)
-        asked = (live_runs(self._runs, job_id=job.id, limit=RUNS_A_CALL) for job in jobs)
+            return await live_runs(self._operations.runs, limit=PAGE_MAX)
+        asked = (live_runs(self._operations.runs, job_id=job.id, limit=RUNS_A_CALL) for job in jobs)
         pages = await asyncio.gather(*asked)
         runs = tuple(run for page in pages for run in page.runs)
         return RunPage(runs, None, tuple(run for page in pages for run in page.unreadable))
 
     async def _rows(self, jobs: Sequence[Job], counts: Counts) -> tuple[tuple[JobState, ...], tuple[Unreadable, ...]]:
-        """What each is at, and the live runs that cannot be read."""
+        """The state of each, and the live runs that cannot be read."""
         if not jobs:
             return (), ()
         live, stops, nodes = await asyncio.gather(
-            self._live_of(jobs, counts), self._pauses.stops(), self._status.nodes()
+            self._live_of(jobs, counts), self._operations.pauses.stops(), self._operations.status.nodes()
         )
         return await self._standings(jobs, live.runs, stops, nodes), live.unreadable
 
     async def _standings(
         self, jobs: Sequence[Job], live: Sequence[Run], stops: Sequence[Note], nodes: Sequence[Node]
     ) -> tuple[JobState, ...]:
-        """A crowd is looked at in pieces, so that no firing waits for it."""
+        """The state of each; the loop runs in between, so that firings are not delayed."""
         now_ms, found = self._clock.now_ms(), list[JobState]()
         by_job = live_by_job(live, now_ms)
         for start in range(0, len(jobs), AT_ONCE):
