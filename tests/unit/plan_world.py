@@ -256,12 +256,9 @@ class Leader:
         planner, world = self.planner, self.world
         for feed, entry in sorted(world.feed.items())[:200]:
             planner.apply(FeedItem(feed, entry))
-        has_looked = False  # as the timekeeper does: of what may be much, a page a turn
-        for _ in range(50):
-            wants = planner.wants(world.now_ms)
-            assert wants == planner.wants(world.now_ms)
-            wants = replace(wants, all_jobs=None, waiting_runs=None) if has_looked else wants
-            has_looked = has_looked or wants.all_jobs is not None or wants.waiting_runs is not None
+        for number in range(50):
+            wants = planner.wants(world.now_ms, scans=number == 0)
+            assert wants == planner.wants(world.now_ms, scans=number == 0)
             if not wants:
                 return
             planner.learn(
@@ -270,8 +267,8 @@ class Leader:
                 timers=None if wants.timers is None else world.due(wants.timers),
                 notes=world.standing_notes() if wants.notes else None,
                 nodes=list(world.nodes.values()) if wants.nodes else None,
-                all_jobs=None if wants.all_jobs is None else world.page(wants.all_jobs.after),
-                waiting_runs=None if wants.waiting_runs is None else world.waiting(wants.waiting_runs.after),
+                all_jobs=None if wants.all_jobs is None else world.page(wants.all_jobs or None),
+                waiting_runs=None if wants.waiting_runs is None else world.waiting(wants.waiting_runs or None),
             )
         raise AssertionError(f"the planner never stops asking: {wants}")
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from pollux.model import Cause, Job, Node, Note, Overlap, Run, lease_lost
-from pollux.plan import GateState, Held, MayRun, gate, stop_of, stop_words
+from pollux.plan import GateState, Held, gate, stop_of, stop_words
 from pollux.plan.gate import HeldRuns, begins_alone, handlers_of
 
 JOB = Job(id="j", handler="h", group="g", target="t")
@@ -16,8 +16,8 @@ def stops(*keys, expires_ms=None):
 
 
 def test_a_run_that_nothing_forbids_is_ready():
-    assert gate(RUN, JOB, GateState()) == MayRun()
-    assert gate(RUN, JOB, GateState(handlers=frozenset({"h"}), stops=stops("stop:job:other"))) == MayRun()
+    assert gate(RUN, JOB, GateState()) is None
+    assert gate(RUN, JOB, GateState(handlers=frozenset({"h"}), stops=stops("stop:job:other"))) is None
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_the_widest_pause_is_named_first():
 def test_an_expired_pause_holds_nothing():
     state = stops("stop:all", expires_ms=100)
 
-    assert gate(RUN, JOB, GateState(stops=state, now_ms=99)) != MayRun()
-    assert gate(RUN, JOB, GateState(stops=state, now_ms=100)) == MayRun()
+    assert gate(RUN, JOB, GateState(stops=state, now_ms=99)) is not None
+    assert gate(RUN, JOB, GateState(stops=state, now_ms=100)) is None
 
 
 def test_a_pause_of_no_group_and_no_target_concerns_nobody():
@@ -58,7 +58,7 @@ def test_a_pause_without_a_reason_is_a_pause():
 def test_a_forced_run_passes_pauses_but_not_a_missing_handler():
     forced = Run("r", "j", 1, Cause.FORCED, group="g", target="t")
 
-    assert gate(forced, JOB, GateState(stops=stops("stop:all"))) == MayRun()
+    assert gate(forced, JOB, GateState(stops=stops("stop:all"))) is None
     assert gate(forced, JOB, GateState(handlers=frozenset())).key == "handler:h"
 
 
@@ -97,7 +97,7 @@ def test_a_run_whose_handler_no_living_node_knows_waits_for_one():
     state = GateState(handlers=handlers_of([Node(id="n", handlers=("x", "y"))]))
 
     assert gate(RUN, JOB, state) == Held("no live node has handler h", "handler:h")
-    assert gate(RUN, JOB, GateState(handlers=None)) == MayRun()
+    assert gate(RUN, JOB, GateState(handlers=None)) is None
 
 
 # held runs

@@ -67,30 +67,23 @@ class ClockNote(Struct, frozen=True):
         return f"the clock came back by {format_ms(by_ms)} at {at}: {since}"
 
 
-class _Value(Struct, frozen=True, omit_defaults=True):
-    highest_ms: int
-    back: ClockSetBack | None = None
-
-
 def clock_key(version: int) -> str:
     return f"{CLOCK}{version}"
 
 
 def clock_value(highest_ms: int, back: ClockSetBack | None) -> dict[str, Any]:
-    value: dict[str, Any] = msgspec.to_builtins(_Value(highest_ms, back))
-    return value
+    return {"highest_ms": highest_ms} | ({} if back is None else {"back": msgspec.to_builtins(back)})
 
 
 def clock_note(note: Note) -> ClockNote | None:
     """The decoded clock note; None for any other note, or if it cannot be decoded."""
     number = note.key.removeprefix(CLOCK)
-    if not note.key.startswith(CLOCK) or not number.isdecimal():
+    if not note.key.startswith(CLOCK) or not number.isdecimal() or not isinstance(note.value, dict):
         return None
     try:
-        value = msgspec.convert(note.value, _Value)
+        return msgspec.convert({**note.value, "version": int(number)}, ClockNote)
     except msgspec.ValidationError:
         return None
-    return ClockNote(int(number), value.highest_ms, value.back)
 
 
 def clock_notes(notes: Iterable[Note]) -> tuple[ClockNote, ...]:
@@ -122,17 +115,13 @@ class RunCounts(Struct, frozen=True):
     cancelled: int = 0
 
 
-def ends_key(version: int, hour: int) -> str:
-    return f"{ENDS}{version}:{hour}"
-
-
 def hour_put(counts: HourlyCounts) -> NotePut:
     value = {
         "from_ms": counts.from_ms,
         "minutes": {str(minute % MINUTES): list(row) for minute, row in sorted(counts.minutes.items())},
     }
     expires_ms = (counts.hour + 1) * HOUR_MS + WEEK_MS
-    return NotePut(ends_key(counts.version, counts.hour), value, expires_ms=expires_ms)
+    return NotePut(f"{ENDS}{counts.version}:{counts.hour}", value, expires_ms=expires_ms)
 
 
 def hour_of(note: Note) -> HourlyCounts | None:

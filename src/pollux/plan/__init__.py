@@ -1,6 +1,6 @@
 """The planner, the pure part of the leader: timers, gate and plan; and the explanations of why a job or run waits."""
 
-from pollux.plan.gate import GateState, Held, MayRun, gate, stop_of, stop_words
+from pollux.plan.gate import GateState, Held, gate, stop_of, stop_words
 from pollux.plan.plan_builder import PlanReport
 from pollux.plan.planner import Planner, ReadRequest
 from pollux.plan.reconcile import Diff, conflicting, is_backed, orphaned, reconcile, with_other_jobs
@@ -18,7 +18,7 @@ from pollux.plan.why import (
 )
 
 __all__ = [
-    "Diff", "GateState", "Held", "MayRun", "PlanReport", "Planner", "ReadRequest", "TimerWindow", "Timers",
+    "Diff", "GateState", "Held", "PlanReport", "Planner", "ReadRequest", "TimerWindow", "Timers",
     "UnreportedCounts", "Why", "conflicting", "gate", "is_backed", "orphaned", "reconcile", "stop_of", "stop_words",
     "unreadable_words", "why_job", "why_run", "why_unreadable", "why_unreadable_run", "why_unwritten",
     "with_other_jobs", "with_unreadable_runs",

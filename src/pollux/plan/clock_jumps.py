@@ -33,8 +33,7 @@ class TermClock:
 
     def __init__(self, version: int) -> None:
         self.is_looking = False
-        self.runs_after: str | None = None  # where the next page of waiting runs begins
-        self.has_runs_left = False
+        self.runs_after: str | None = None  # cursor of the next page of waiting runs; "": the first; None: none is left
         self.earlier: dict[str, int] = {}  # run -> its corrected visible time
         self._key = clock_key(version)
         self._highest_ms = 0
@@ -62,7 +61,7 @@ class TermClock:
             self._highest_ms = max(self._highest_ms, now_ms)
             return False
         self.is_looking, self._is_noted = True, False
-        self.runs_after, self.has_runs_left = None, True
+        self.runs_after = ""
         self.earlier.clear()
         self._back = ClockSetBack(at_ms=now_ms, by_ms=self._highest_ms - now_ms)
         return True
@@ -77,7 +76,7 @@ class TermClock:
         times = {run.id: earlier_ms(run, highest_ms=self._highest_ms, now_ms=now_ms) for run in runs}
         found = {run_id: at_ms for run_id, at_ms in times.items() if at_ms is not None}
         self.earlier |= found
-        self.runs_after, self.has_runs_left = after, after is not None
+        self.runs_after = after
         if self._back is not None:
             self._back = replace(self._back, runs=self._back.runs + len(found))
 
@@ -87,7 +86,7 @@ class TermClock:
 
     def notes(self, now_ms: int, *, is_written: bool) -> tuple[NotePut, ...]:
         """The clock note for a plan; `is_written`: all corrected due times are in the store."""
-        is_over = self.is_looking and is_written and not self.has_runs_left and not self.earlier
+        is_over = self.is_looking and is_written and self.runs_after is None and not self.earlier
         if self.is_looking and not is_over and self._is_noted:
             return ()
         if not self.is_looking and now_ms < self._noted_ms + NOTED_MS:

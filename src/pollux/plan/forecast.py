@@ -28,10 +28,10 @@ from itertools import accumulate
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.model import Cron, Interval, Job, Note, Once, OnEvent, stop_key
+from pollux.model import Cron, Interval, Job, Note, Once, OnEvent
 from pollux.outcome import describe
 from pollux.plan.due_decision import catch_up, place
-from pollux.plan.gate import UNDECLARED, stop_words
+from pollux.plan.gate import UNDECLARED, stop_words, stops_of
 from pollux.schedule import CompiledCron, compile_cron, interval
 from pollux.schedule.builders import describe_schedule
 from pollux.schedule.timezones import segment_at
@@ -67,11 +67,11 @@ def firing_times(job: Job, *, stops: Mapping[str, Note], now_ms: int) -> FiringT
         return NeverFires(job.id, "over" if isinstance(job.schedule, Once) else "broken", reason.removesuffix(": "))
     if not job.declared:
         return NeverFires(job.id, "undeclared", UNDECLARED)
-    standing = _stops_of(job, stops, now_ms)
-    forever = next((stop for stop in standing if stop.expires_ms is None), None)
+    pauses = list(stops_of(stops, job_id=job.id, group=job.group, target=job.target, now_ms=now_ms)) if stops else []
+    forever = next((stop for stop in pauses if stop.expires_ms is None), None)
     if forever is not None:
         return NeverFires(job.id, "paused", stop_words(forever))
-    quiet_ms = max((stop.expires_ms or 0 for stop in standing), default=now_ms)
+    quiet_ms = max((stop.expires_ms or 0 for stop in pauses), default=now_ms)
     try:
         return _firing_times(job, job.next_due_ms, now_ms, quiet_ms)
     except Exception as error:  # noqa: BLE001  one bad job must not hide the others
@@ -128,19 +128,6 @@ def _following(schedule: Interval | Cron, cron: CompiledCron | None, job_id: str
         return interval.next_due(schedule, job_id, due_ms)
     assert cron is not None
     return cron.next_after(due_ms)
-
-
-def _stops_of(job: Job, stops: Mapping[str, Note], now_ms: int) -> list[Note]:
-    """All pauses that hold the job now."""
-    if not stops:
-        return []
-    found: Iterable[Note | None] = (
-        stops.get(stop_key("all")),
-        stops.get(stop_key("job", job.id)),
-        stops.get(stop_key("group", job.group)) if job.group else None,
-        stops.get(stop_key("target", job.target)) if job.target else None,
-    )
-    return [stop for stop in found if stop is not None and (stop.expires_ms is None or stop.expires_ms > now_ms)]
 
 
 BUCKETS_MAX = 1_440

@@ -18,7 +18,7 @@ checks that in the write that releases the run; if another one is live, the run 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 
@@ -34,12 +34,8 @@ PREVIOUS = "previous"  # the kind of the key under which a firing waits for anot
 STOP_ALL = stop_key("all")
 
 
-class MayRun(Struct, frozen=True):
-    """It may run now."""
-
-
 class Held(Struct, frozen=True):
-    """It may not run: the reason as text, and the key of the event that cures it."""
+    """A run may not run: the reason as text, and the key of the event that cures it."""
 
     reason: str
     key: str
@@ -58,13 +54,13 @@ class GateState:
         self.now_ms = now_ms
 
 
-def gate(run: Run, job: Job, state: GateState) -> MayRun | Held:
-    """Whether a run may run, or the first reason why not."""
+def gate(run: Run, job: Job, state: GateState) -> Held | None:
+    """The first reason why a run may not run; None: it may."""
     for check in CHECKS:
         held = check(run, job, state)
         if held is not None:
             return held
-    return READY
+    return None
 
 
 def is_over(run: Run, job: Job) -> bool:
@@ -88,16 +84,18 @@ def stop_of(
     stops: Mapping[str, Note], *, job_id: str, group: str = "", target: str = "", now_ms: int = 0
 ) -> Note | None:
     """The pause that forbids runs of this job, group or target, if there is one that has not expired."""
-    if not stops:
-        return None
+    return next(stops_of(stops, job_id=job_id, group=group, target=target, now_ms=now_ms), None) if stops else None
+
+
+def stops_of(
+    stops: Mapping[str, Note], *, job_id: str, group: str = "", target: str = "", now_ms: int = 0
+) -> Iterator[Note]:
+    """All such pauses, the widest first."""
     keys = [STOP_ALL, stop_key("job", job_id)]
     keys += [stop_key("group", group)] if group else []
     keys += [stop_key("target", target)] if target else []
-    for key in keys:
-        stop = stops.get(key)
-        if stop is not None and (stop.expires_ms is None or stop.expires_ms > now_ms):
-            return stop
-    return None
+    found = (stops.get(key) for key in keys)
+    return (stop for stop in found if stop is not None and (stop.expires_ms is None or stop.expires_ms > now_ms))
 
 
 def stop_words(stop: Note) -> str:
@@ -169,7 +167,6 @@ def _unknown_handler(_: Run, job: Job, state: GateState) -> Held | None:
     return Held(no_handler(job.handler), handler_key(job.handler))
 
 
-READY = MayRun()
 CHECKS: tuple[Callable[[Run, Job, GateState], Held | None], ...] = (_stopped, _undeclared, _unknown_handler)
 
 

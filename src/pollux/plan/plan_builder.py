@@ -59,7 +59,6 @@ from pollux.outcome import count_skips, describe, learn
 from pollux.plan.due_decision import Fire, SkipMissed, judge, pass_all
 from pollux.plan.gate import (
     PREVIOUS,
-    READY,
     RETIRED,
     UNDECLARED,
     UNREADABLE,
@@ -206,12 +205,12 @@ def _check_gate(term: TermState, draft: PlanDraft, held_runs: Iterator[HeldRun],
             else:
                 term.inbox.jobs[run.job_id] = None  # its slot was evicted
             continue
-        answer = gate(run, slot.job, draft.gate_state)
-        if isinstance(answer, Held) and is_over(run, slot.job):
+        held = gate(run, slot.job, draft.gate_state)
+        if held is not None and is_over(run, slot.job):
             draft.cancels.append(held_run)
             draft.done += held_run.feeds
-        elif isinstance(answer, Held):
-            _hold(term, draft, held_run, answer)
+        elif held is not None:
+            _hold(term, draft, held_run, held)
         elif _learn_before(term, draft, slot):  # else in the next plan
             draft.releases.append(held_run)
             draft.done += held_run.feeds
@@ -229,7 +228,7 @@ def _ask_again(term: TermState, draft: PlanDraft) -> None:
         waiting = term.held_runs.waiting(previous_key(job.id))
         if not waiting or len(waiting) > draft.room:
             continue
-        if all(begins_alone(run, job) and gate(run, job, draft.gate_state) is READY for run in waiting):
+        if all(begins_alone(run, job) and gate(run, job, draft.gate_state) is None for run in waiting):
             draft.asked.add(job.id)
             draft.releases += [HeldRun(run) for run in waiting]
             draft.alone.update(run.id for run in waiting)
@@ -333,8 +332,7 @@ def _fire(term: TermState, draft: PlanDraft, slot: JobSlot, fire: Fire, held: He
     job = slot.job
     run: Run = run_of(job, fire.due_ms, Cause.SCHEDULE)
     if run.gated and held is None:
-        answer = gate(run, job, draft.gate_state)
-        held = answer if isinstance(answer, Held) else None
+        held = gate(run, job, draft.gate_state)
         if held is None:
             run = replace(run, state=RunState.READY, held_reason="")
     if held is not None:

@@ -59,18 +59,6 @@ CATCH_UP_PER_SEAT_S = 2
 SOON_MAX = 1_000
 
 
-class JobsAfter(Struct, frozen=True):
-    """A page of all jobs: those after that id, or from the first one."""
-
-    after: str | None
-
-
-class RunsAfter(Struct, frozen=True):
-    """A page of all held and ready runs: those after that cursor, or from the first one."""
-
-    after: str | None
-
-
 class ReadRequest(Struct, frozen=True):
     """The reads that the next plan needs; false if there are none."""
 
@@ -79,12 +67,11 @@ class ReadRequest(Struct, frozen=True):
     timers: TimerWindow | None = None
     notes: bool = False
     nodes: bool = False
-    all_jobs: JobsAfter | None = None
-    waiting_runs: RunsAfter | None = None
+    all_jobs: str | None = None  # a page of all jobs, after that id; "": from the first one
+    waiting_runs: str | None = None  # a page of all held and ready runs, after that cursor; "": from the first one
 
     def __bool__(self) -> bool:
-        asks = self.timers is not None or self.all_jobs is not None or self.waiting_runs is not None
-        return bool(self.jobs or self.runs or asks or self.notes or self.nodes)
+        return self != ReadRequest()
 
 
 class PlannerStats(Struct, frozen=True):
@@ -138,8 +125,11 @@ class Planner:
         """Apply one feed entry; its id is consumed by the plan that carries the last of its effects."""
         _apply_entry(self._term, item)
 
-    def wants(self, now_ms: int) -> ReadRequest:
-        """The reads that the next plan needs.  A second call before `learn` returns the same."""
+    def wants(self, now_ms: int, *, scans: bool = True) -> ReadRequest:
+        """The reads that the next plan needs.  A second call before `learn` returns the same.
+
+        `scans`: with the next pages of scans, of which there should be one a turn: firings go on meanwhile.
+        """
         term = self._term
         term.tick(now_ms)
         inbox = term.inbox
@@ -150,8 +140,8 @@ class Planner:
             timers=term.window,
             notes=inbox.notes is not None,
             nodes=inbox.nodes is not None,
-            all_jobs=None if inbox.scan_all is None or self._is_loaded() else JobsAfter(inbox.scan_all.after),
-            waiting_runs=RunsAfter(term.clock.runs_after) if term.clock.has_runs_left else None,
+            all_jobs=inbox.scan_all.after if scans and inbox.scan_all is not None and not self._is_loaded() else None,
+            waiting_runs=term.clock.runs_after if scans else None,
         )
 
     def _is_loaded(self) -> bool:
@@ -324,7 +314,7 @@ def learn_timers(term: TermState, found: Sequence[Job | Unreadable]) -> None:
     window, term.window = term.window, None
     if window is None:
         return
-    term.timers.reach(window, len(found), max(filter(None, map(_place_of, found)), default=None))
+    term.timers.reach(window, len(found), max(filter(None, map(_due_key, found)), default=None))
     for job in found:
         if isinstance(job, Unreadable):
             learn_unreadable(term, job)
@@ -334,7 +324,7 @@ def learn_timers(term: TermState, found: Sequence[Job | Unreadable]) -> None:
             term.timers.put(job.id, slot.next_ms)
 
 
-def _place_of(found: Job | Unreadable) -> tuple[int, str] | None:
+def _due_key(found: Job | Unreadable) -> tuple[int, str] | None:
     due_ms, name = (found.due_ms, found.name) if isinstance(found, Unreadable) else (found.next_due_ms, found.id)
     return None if due_ms is None else (due_ms, name)
 
@@ -366,9 +356,10 @@ def learn_all_jobs(term: TermState, found: Sequence[Job | Unreadable], after: st
     for each in found:
         if isinstance(each, Unreadable):
             learn_unreadable(term, each)
-    scan.after = after
     if after is None:
         inbox.scan_all = None
+    else:
+        scan.after = after
     term.trim()
 
 

@@ -117,7 +117,7 @@ class JobScan:
     __slots__ = ("after", "is_ahead")
 
     def __init__(self) -> None:
-        self.after: str | None = None
+        self.after = ""  # the page begins behind that id
         self.is_ahead = True  # only jobs whose due time is too far ahead
 
 
@@ -173,7 +173,7 @@ class FeedLedger:
     def ask_all_jobs(self, *, ahead: bool = False) -> None:
         """Request a scan of all jobs from the first one; `ahead`: only of due times that are too far ahead."""
         self.scan_all = self.scan_all or JobScan()
-        self.scan_all.after = None
+        self.scan_all.after = ""
         self.scan_all.is_ahead = self.scan_all.is_ahead and ahead
 
     @property

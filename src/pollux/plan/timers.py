@@ -58,11 +58,6 @@ class Timers:
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._due
 
-    @property
-    def horizon_ms(self) -> int | None:
-        """Every due time before it is in memory; None: nothing was read yet."""
-        return None if self._horizon is None else self._horizon[0]
-
     def put(self, job_id: str, due_ms: int, *, anyway: bool = False) -> bool:
         """Set the timer of a job; beyond the horizon it stays in the store only, unless `anyway`."""
         entry = (due_ms, job_id)

@@ -32,7 +32,7 @@ from pollux.model import (
 )
 from pollux.model.leader_notes import CAME_BACK_MS
 from pollux.plan.due_decision import lies_ahead
-from pollux.plan.gate import UNDECLARED, GateState, Held, drain_of, gate, handlers_of, no_handler, stop_of, stop_words
+from pollux.plan.gate import UNDECLARED, GateState, drain_of, gate, handlers_of, no_handler, stop_of, stop_words
 from pollux.plan.reconcile import is_backed
 from pollux.units import SECOND_MS, format_ms
 
@@ -282,12 +282,12 @@ def _held(run: Run, job: Job | None, stops: Mapping[str, Note], nodes: Sequence[
     if run.visible_ms > now_ms:
         return Why("waits", _later(run, now_ms), run.visible_ms)
     if job is not None:
-        answer = gate(run, job, GateState(stops=stops, handlers=handlers_of(nodes), now_ms=now_ms))
-        if isinstance(answer, Held):
-            stop = stops.get(answer.key)
+        held = gate(run, job, GateState(stops=stops, handlers=handlers_of(nodes), now_ms=now_ms))
+        if held is not None:
+            stop = stops.get(held.key)
             if stop is not None:
-                return Why("paused", answer.reason, stop.expires_ms, _resume(stop))
-            reason = answer.reason if job.declared else f"{_retired(job)}; it waits until one does"
+                return Why("paused", held.reason, stop.expires_ms, _resume(stop))
+            reason = held.reason if job.declared else f"{_retired(job)}; it waits until one does"
             return Why("held", reason, cure=_start_one(job, nodes))
     reason = "it is at the gate; the leader checks it next" if run.held_reason in {"", AT_THE_GATE} else ""
     return Why(

@@ -77,7 +77,6 @@ NEVER = float("inf")
 
 class Seat(Struct, eq=False, gc=False):  # gc: a value holds no cycle, and there are many
     number: int
-    run: Run
 
 
 class Pool:
@@ -105,16 +104,11 @@ class Pool:
         """How many runs may be claimed now."""
         return 0 if self.is_draining else max(0, self._seats - len(self._taken))
 
-    @property
-    def seated(self) -> tuple[Seat, ...]:
-        """The taken seats, with their runs."""
-        return tuple(self._taken.values())
-
-    def try_seat(self, run: Run) -> Seat | None:
+    def try_seat(self) -> Seat | None:
         if self.is_draining or len(self._taken) >= self._seats:
             return None
         number = self._numbers.pop() if self._numbers else self._one_more()
-        seat = self._taken[number] = Seat(number, run)
+        seat = self._taken[number] = Seat(number)
         return seat
 
     def leave(self, seat: Seat) -> None:
@@ -137,11 +131,6 @@ class Pool:
     def drain(self) -> None:
         """Refuse new runs; seated ones go on."""
         self.is_draining = True
-
-    def resume(self) -> None:
-        self.is_draining = False
-        if self.on_free is not None:
-            self.on_free()
 
     def _one_more(self) -> int:
         self._highest += 1
@@ -196,7 +185,6 @@ class WorkerState:
         self.leases: dict[str, Attempt] = {}  # by run: claimed, the settle not yet answered
         self.running: set[Attempt] = set()  # handler code has not ended
         self.late = Lateness()  # from due (or visible) to the handler's start
-        self.started = 0
         self.stuck = 0  # handlers that outlive their settlement, now
         self.stuck_ever = 0
         self.on_stuck: Callable[[], None] | None = None  # called when `stuck` changes
@@ -271,7 +259,6 @@ class Attempt:
         self.timeout_ms = timeout_of(job, handler)
         self.started_ms = now_ms
         late_ms = now_ms - max(run.due_ms, run.visible_ms)
-        worker.started += 1
         worker.late.add(late_ms)
         if worker.events.wants(RunStarted):
             delivery = run.id, run.job_id, run.fence

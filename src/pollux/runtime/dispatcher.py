@@ -302,7 +302,7 @@ class Dispatcher(Loop):
             verdict = Hold(f"handler {job.handler} is not known here" if refusal is None else str(refusal))
         elif len(self.worker.suspects) >= SUSPECTS_MAX and is_suspect(handler, job, run):
             verdict = Back(self.worker.time.now_ms() + self._suspect_delay_ms())  # no slot for suspects is free
-        elif self.is_drained or attempt.trust_until <= mono_ms or (seat := self.worker.pool.try_seat(run)) is None:
+        elif self.is_drained or attempt.trust_until <= mono_ms or (seat := self.worker.pool.try_seat()) is None:
             verdict = Back()  # the claim began before the drain, or the process was suspended
         else:
             attempt.begin(handler, seat, now_ms, mono_ms)

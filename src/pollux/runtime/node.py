@@ -62,24 +62,17 @@ PRUNE_ROWS = 1_000  # in one call
 class NodeStatus(Struct, frozen=True):
     """Snapshot of a node."""
 
-    node_id: str
     term: int | None
-    leader: str  # the leader that this node last saw
     seats: int
     busy: int
     stuck: int
     backlog: int  # ends that are not yet recorded
     leases: int
     claimed: int
-    settled: int
-    discarded: int
     leases_lost: int
     fired: int
-    skipped: int
-    pruned: int
     is_draining: bool  # it is about to end
     is_paused: bool  # it was asked to claim nothing
-    fire_late: LatenessSnapshot  # from due to written
     start_late: LatenessSnapshot  # from due to the handler's start
     loops: tuple[LoopStatus, ...]
 
@@ -284,10 +277,9 @@ class NodeRuntime:
         finally:
             self._drained.set()
 
-    async def stop(self, *, hard: bool = True) -> None:
-        """Drain; `hard`: without waiting for running handlers."""
-        if hard:
-            self._skip_grace()
+    async def stop(self) -> None:
+        """Drain without waiting for running handlers."""
+        self._skip_grace()
         await self.drain()
 
     def vanish(self) -> None:
@@ -393,24 +385,17 @@ class NodeRuntime:
         worker, renewer = self.worker, self.renewer.status() if self.renewer is not None else None
         loops = tuple(loop.status() for loop in self._loops())
         return NodeStatus(
-            node_id=self.node_id,
             term=self.leader.term,
-            leader=self.leader.seen.holder if self.leader.seen is not None else "",
             seats=self.pool.seats,
             busy=self.pool.busy,
             stuck=worker.stuck,
             backlog=self.settler.backlog,
             leases=len(worker.leases),
             claimed=self.dispatcher.claimed,
-            settled=self.settler.settled,
-            discarded=self.settler.discarded,
             leases_lost=worker.leases_lost,
             fired=self.timekeeper.fired,
-            skipped=self.timekeeper.skipped,
-            pruned=self.pruner.pruned,
             is_draining=self._is_draining,
             is_paused=self.dispatcher.is_drained,
-            fire_late=self.timekeeper.late.seen(),
             start_late=worker.late.seen(),
             loops=loops if renewer is None else (*loops, renewer),
         )
@@ -424,22 +409,18 @@ class NodeRuntime:
         return loops
 
     async def _start_renewer(self) -> None:
-        worker, lease_ms, clock = self.worker, self.options.lease_ms, self.clock
         if self.options.renews_apart:
-
-            def make(store: Store, on_main: OnMain) -> Renewer:
-                events = RelayedEvents(self.events, on_main)
-                return Renewer(store, worker.leases, lease_ms=lease_ms, on_main=on_main, clock=clock, events=events)
-
-            thread = RenewerThread(self.store, make, self._make_sampler)
+            thread = RenewerThread(self.store, self._make_renewer, self._make_sampler)
             await thread.start()
             self.renewer = thread
         else:
-            renewer = Renewer(
-                self.store, worker.leases, lease_ms=lease_ms, on_main=_at_once, clock=clock, events=self.events
-            )
-            renewer.start()
-            self.renewer = renewer
+            self.renewer = self._make_renewer(self.store, _at_once)
+            self.renewer.start()
+
+    def _make_renewer(self, store: Store, on_main: OnMain) -> Renewer:
+        events, lease_ms = RelayedEvents(self.events, on_main), self.options.lease_ms
+        leases, clock = self.worker.leases, self.clock
+        return Renewer(store, leases, lease_ms=lease_ms, on_main=on_main, clock=clock, events=events)
 
     def _make_sampler(self, store: Store, on_main: OnMain) -> LoopSampler:
         """Make the sampler of this loop: it runs on another one, and beats in place of this one while it is blocked."""

@@ -54,7 +54,6 @@ class Renewer(Loop):
         )
         self.store, self.leases, self.on_main = store, leases, on_main
         self.lease_ms = lease_ms
-        self.renewed = 0
         self._is_asked = False
         self._looked_at: float | None = None
         self._progress_sent_at: float | None = None
@@ -94,7 +93,6 @@ class Renewer(Loop):
                 attempt.renew_at = float("inf")
                 self.on_main(attempt.lose, "another claim has the run")
                 continue
-            self.renewed += 1
             attempt.trust_until = sent + self.lease_ms - margin_ms(self.lease_ms)
             attempt.renew_at = sent + self.lease_ms / 3
             if renewal.progress:

@@ -19,8 +19,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from msgspec.structs import replace
-
 from pollux.clock import Clock, StoreClock
 from pollux.errors import PolluxError, StoreBusy, StoreTimeout, Unreadable
 from pollux.events import (
@@ -217,7 +215,7 @@ class Timekeeper(Loop):
         planner.begin(
             self.time.now_ms(), notes=notes, held=held, nodes=nodes, ready=counts.ready, left=self._unreported
         )
-        await self._learn(planner, looks=False)
+        await self._learn(planner, scans=False)
         if self.on_notes is not None:
             self.on_notes(tuple(note.key for note in notes))
         self.planner, self._term, self._unreported = planner, term, None
@@ -226,17 +224,18 @@ class Timekeeper(Loop):
         return planner
 
     async def _held(self) -> list[Run]:
-        held, after = await self._waiting(None, RunState.HELD)
+        held: list[Run] = []
+        after: str | None = ""
         while after is not None:
             runs, after = await self._waiting(after, RunState.HELD)
             held += runs
         return held
 
-    async def _waiting(self, after: str | None, *states: RunState) -> tuple[list[Run], str | None]:
+    async def _waiting(self, after: str, *states: RunState) -> tuple[list[Run], str | None]:
         """Return a page of the runs in these states (default: held or ready) and the cursor of the next page."""
         states = states or (RunState.HELD, RunState.READY)
         where = RunFilter(states=states, scheduler_version=self.store.scheduler_version)
-        page, unreadable = await as_far(self.store.list_runs(where, after=after, limit=PAGE_MAX))
+        page, unreadable = await as_far(self.store.list_runs(where, after=after or None, limit=PAGE_MAX))
         self._report("run", unreadable)
         return list(page.runs), page.next
 
@@ -275,26 +274,20 @@ class Timekeeper(Loop):
         next_ms = planner.next_ms()
         return None if next_ms is None else next_ms - self.time.now_ms()
 
-    async def _learn(self, planner: Planner, *, looks: bool = True) -> None:
-        """Read what the planner asks for, in batches; what it learns may make it ask again.
-
-        With `looks`, scans of all jobs and waiting runs advance by one page a turn, so that firings go on meanwhile.
-        """
-        has_looked = not looks
-        for _ in range(LEARN_ROUNDS_MAX):
-            wants = planner.wants(self.time.now_ms())
-            wants = replace(wants, all_jobs=None, waiting_runs=None) if has_looked else wants
+    async def _learn(self, planner: Planner, *, scans: bool = True) -> None:
+        """Read what the planner asks for, in batches; what it learns may make it ask again."""
+        for number in range(LEARN_ROUNDS_MAX):
+            wants = planner.wants(self.time.now_ms(), scans=scans and number == 0)
             if not wants:
                 return
-            has_looked = has_looked or wants.all_jobs is not None or wants.waiting_runs is not None
             planner.learn(
                 jobs=await self._jobs(wants),
                 runs=await self._runs(wants),
                 timers=None if wants.timers is None else await self._timers(wants),
                 notes=await self._notes(STOP) if wants.notes else None,
                 nodes=await self._nodes() if wants.nodes else None,
-                all_jobs=None if wants.all_jobs is None else await self._all_jobs(wants.all_jobs.after),
-                waiting_runs=None if wants.waiting_runs is None else await self._waiting(wants.waiting_runs.after),
+                all_jobs=None if wants.all_jobs is None else await self._all_jobs(wants.all_jobs),
+                waiting_runs=None if wants.waiting_runs is None else await self._waiting(wants.waiting_runs),
             )
 
     async def _notes(self, prefix: str = "") -> list[Note]:
@@ -318,12 +311,12 @@ class Timekeeper(Loop):
             ]
         return found
 
-    async def _all_jobs(self, after: str | None) -> tuple[list[Job | Unreadable], str | None]:
+    async def _all_jobs(self, after: str) -> tuple[list[Job | Unreadable], str | None]:
         """Return a page and the cursor of the next one.
 
         Other versions' jobs are read along, or a call might have to skip many.
         """
-        page, unreadable = await as_far(self.store.list_jobs(after=after, limit=PAGE_MAX))
+        page, unreadable = await as_far(self.store.list_jobs(after=after or None, limit=PAGE_MAX))
         jobs = [job for job in page.jobs if self._own_version(job)]
         return [*jobs, *self._unreadable_jobs(unreadable)], page.next
 
