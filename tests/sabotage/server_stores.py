@@ -371,7 +371,7 @@ ON_POSTGRES = (
     sabotage(
         "S5.postgres-plain",
         "the one statement that makes many runs does not look whether one of them has ended meanwhile",
-        Patch("store/postgres/migrations/0001_schema.sql", "  PERFORM {s}.none_ended(ids);\n", ""),
+        Patch("store/postgres/migrations/0001_schema.sql", "  PERFORM {s}.refuse_ended(ids);\n", ""),
         tests=(ENQUEUED + "test_an_id_that_ends_while_it_is_made_again_is_not_made_again",),
     ),
     sabotage(

@@ -160,7 +160,9 @@ BESIDE_SPOILT = (
     sabotage(
         "number-postgres-plain",
         "the same: a good run is called spoilt",
-        Patch("store/postgres/settle.py", "(DivisionByZeroError, UniqueViolationError, *AGAIN)", "DivisionByZeroError"),
+        Patch(
+            "store/postgres/errors.py", "(PlainWriteRefused, pg.UniqueViolationError, *AGAIN)", "(PlainWriteRefused,)"
+        ),
         tests=(
             "tests/store/test_postgres_sequences.py::test_a_plain_settlement_goes_behind_an_entry_that_has_its_number[1]",
         ),

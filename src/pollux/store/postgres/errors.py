@@ -28,6 +28,15 @@ NO_ANSWER = (
 )
 NO_TLS = "rejected SSL upgrade"  # in the driver's words, of a server that answers, but not with TLS
 AGAIN = (pg.DeadlockDetectedError, pg.SerializationError)
+
+
+class PlainWriteRefused(pg.PostgresError):
+    """A plain write found that something stands against it (see the functions of the schema): nothing has happened."""
+
+    sqlstate = "PX001"
+
+
+NOT_PLAINLY = (PlainWriteRefused, pg.UniqueViolationError, *AGAIN)  # the long way follows
 GONE = (
     pg.PostgresConnectionError,
     pg.AdminShutdownError,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
-from asyncpg import DivisionByZeroError, UniqueViolationError
-
 from pollux.model import AT_THE_GATE, End, NotePut, RunState
 from pollux.store.contract import Answer, RunAnswer
-from pollux.store.postgres.errors import AGAIN
+from pollux.store.postgres.errors import NOT_PLAINLY
 from pollux.store.postgres.notes import tell_notes, write_notes
 from pollux.store.postgres.rows import UniformRuns, got, packed, put
 from pollux.store.postgres.sql import PostgresStatements
@@ -67,7 +65,7 @@ async def enqueue_plainly(tx: PostgresTransaction, made: UniformRuns, ready_max:
     text = _enqueue.one if len(made.ids) == 1 else _enqueue.plain
     try:
         found = await tx.rows(text, *made.given, *same, ready_max, *tx.bell(()), tx.given_ms)
-    except (DivisionByZeroError, UniqueViolationError, *AGAIN):
+    except NOT_PLAINLY:
         found = []
     if not found:
         tx.rings = 0

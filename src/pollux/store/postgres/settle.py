@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter
 
-from asyncpg import DivisionByZeroError, UniqueViolationError
-
 from pollux.model import PROGRESS_CHARS_MAX, Done, End, Ended, NotePut, Verdict
 from pollux.store.contract import Answer
-from pollux.store.postgres.errors import AGAIN
+from pollux.store.postgres.errors import NOT_PLAINLY
 from pollux.store.postgres.notes import tell_notes, write_notes
 from pollux.store.postgres.rows import columns, got, packed, put
 from pollux.store.postgres.runs import accept, arrived, look
@@ -63,7 +61,7 @@ async def settle_plainly(tx: PostgresTransaction, items: Sequence[PreparedSettle
     tx.rings |= FEED
     try:
         await tx.rows(_sql.done, *packed(finished, (0, 6, 8)), encode(Ended(tuple(ends))), *tx.bell(), version)
-    except (DivisionByZeroError, UniqueViolationError, *AGAIN):
+    except NOT_PLAINLY:
         tx.rings = 0
         return False
     return True

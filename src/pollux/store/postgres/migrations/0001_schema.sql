@@ -257,19 +257,32 @@ AS 'BEGIN
   RETURN EXISTS (SELECT 1 FROM {s}.notes WHERE key = ''move:seal'');
 END';
 
--- True, or a division by zero: whether ids that were just made have ended before, as of this moment, and not as of the
--- start of the calling statement.  One look suffices if nothing that ended lies between the first and the last of them:
--- among ids that were just made nothing does.
+-- Plain writes are one statement.  What stands against them is raised with a code of our own: nothing of the statement
+-- has happened then, and its caller takes the long way.
+-- Whether ids that were just made have ended before, as of this moment, and not as of the start of the calling statement.
+-- One look suffices if nothing that ended lies between the first and the last of them: among ids that were just made
+-- nothing does.
 -- A session keeps the plans of a function, also behind a pooler: none may scan a table that was empty when it was made.
-CREATE FUNCTION {s}.none_ended(ids text[]) RETURNS boolean LANGUAGE plpgsql VOLATILE SET enable_seqscan = off
-AS 'BEGIN RETURN
-  (SELECT NOT EXISTS (SELECT 1 FROM {s}.history WHERE id BETWEEN b.low AND b.high)
-   FROM (SELECT min(i COLLATE "C") AS low, max(i COLLATE "C") AS high FROM unnest(ids) AS i) AS b)
-  OR 1 / (NOT EXISTS (SELECT 1 FROM {s}.history WHERE id = ANY(ids)))::int = 1; END';
+CREATE FUNCTION {s}.refuse_ended(ids text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET enable_seqscan = off
+AS 'DECLARE
+  low text COLLATE "C";
+  high text COLLATE "C";
+BEGIN
+  SELECT min(i COLLATE "C"), max(i COLLATE "C") INTO low, high FROM unnest(ids) AS i;
+  IF EXISTS (SELECT 1 FROM {s}.history WHERE id BETWEEN low AND high)
+    AND EXISTS (SELECT 1 FROM {s}.history WHERE id = ANY(ids)) THEN
+    RAISE EXCEPTION ''a run has ended that was to be made'' USING ERRCODE = ''PX001'';
+  END IF;
+END';
 
--- As `none_ended`, of a single id.
-CREATE FUNCTION {s}.has_not_ended(run_id text) RETURNS boolean LANGUAGE plpgsql VOLATILE SET enable_seqscan = off
-AS 'BEGIN RETURN 1 / (NOT EXISTS (SELECT 1 FROM {s}.history WHERE id = run_id))::int = 1; END';
+-- How many were found, if it is as many as were asked for.
+CREATE FUNCTION {s}.all_of(settled bigint, asked bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
+AS 'BEGIN
+  IF settled <> asked THEN
+    RAISE EXCEPTION ''% of % runs are leased as the caller knows them'', settled, asked USING ERRCODE = ''PX001'';
+  END IF;
+  RETURN settled;
+END';
 
 -- The live runs of a job that overlap (see `Run.overlaps_at`), up to a number.  The planner inlines it into the calling
 -- statements: it has to stay one SELECT, STABLE and without settings.
@@ -289,7 +302,7 @@ AS 'SELECT found.later, found.seq FROM (
 
 -- Runs of one job that are alike but for their ids and payloads, which come as lines; returns the job's version, or
 -- null, and does nothing, if the job was deleted, the queue is full, or one of a few ids is known.  Of many ids that is not
--- looked up before: the unique index refuses those that live, and `none_ended` looks, after the rows are inserted, for
+-- looked up before: the unique index refuses those that live, and `refuse_ended` looks, after the rows are inserted, for
 -- those that ended meanwhile.  Their numbers are one step of the sequence.  The given time, or the server's, decides
 -- whether they are for later.
 CREATE FUNCTION {s}.add_alike(
@@ -319,7 +332,7 @@ BEGIN
   FROM unnest(ids, string_to_array(payloads, E''\n'', ''null'')) WITH ORDINALITY AS b (id, payload, place);
   INSERT INTO {s}.queue (seq, job_id, priority, due_ms, state, visible_ms, held_reason, version, later)
   SELECT place, job, rank, due, 1, visible, '''', of_version, is_later FROM generate_series(first, first + many - 1) AS place;
-  PERFORM {s}.none_ended(ids);
+  PERFORM {s}.refuse_ended(ids);
   UPDATE {s}.counters SET ready = ready + many WHERE counters.version = of_version AND slot = pg_backend_pid() % 16;
   IF message <> '''' THEN
     PERFORM pg_notify(channel, message || of_version);

@@ -87,5 +87,5 @@ WITH job AS MATERIALIZED (
 )
 UPDATE {s}.counters AS t SET ready = ready + 1 FROM queued
 WHERE t.version = queued.version AND t.slot = pg_backend_pid() % 16
-RETURNING queued.version, {s}.has_not_ended($1::text),
+RETURNING queued.version, {s}.refuse_ended(ARRAY[$1::text]),
   CASE WHEN $13::text <> '' THEN pg_notify($12::text, $13::text || queued.version)::text END;

@@ -17,7 +17,7 @@ WHERE id = ANY(ARRAY(SELECT job_id FROM {s}.runs WHERE id = ANY($1::text[])) || 
 SELECT id, version FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE;
 
 -- The plain end of runs of which the caller knows all but whether they are still its own: the whole settlement in one
--- statement.  If one of them is not, it divides by zero, and nothing has happened.
+-- statement.  If one of them is not, `all_of` raises, and nothing has happened.
 -- Arrays as `packed` makes them: one value stands for all.
 -- name: done
 WITH stood AS (
@@ -39,7 +39,7 @@ WITH stood AS (
 ), kept AS (
   INSERT INTO {s}.history SELECT * FROM gone RETURNING 1
 ), sure AS (
-  SELECT count(*) / (count(*) = cardinality($1::bigint[]))::int AS n FROM kept
+  SELECT {s}.all_of(count(*), cardinality($1::bigint[])) AS n FROM kept
 ), told AS (
   INSERT INTO {s}.feed (version, ends, body) SELECT $13::smallint, sure.n, $10::bytea FROM sure
 )
