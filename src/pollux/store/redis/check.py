@@ -1,6 +1,6 @@
 """Consistency check of the keys: a run's hash is the truth; every queue, index and count is compared with it.
 
-It runs beside working processes: one script checks each page, so that no write comes between a run and its indexes.
+It runs beside working processes: one function checks each page, so that no write comes between a run and its indexes.
 All keys under our prefix are seen once (SCAN), and all members of queues and indexes (ZSCAN).  What can be repaired
 without guessing (places, members without a run, counts) is, if asked, page by page in the same way.
 """
@@ -32,10 +32,11 @@ from pollux.store.decoding import UNREADABLE
 from pollux.store.job_cache import JobCache
 from pollux.store.redis import codec, listing
 from pollux.store.redis.address import RedisAddress, read_address
+from pollux.store.redis.calls import RedisCalls
 from pollux.store.redis.connection import BlockingConnection, RedisConnections
 from pollux.store.redis.errors import in_our_words
 from pollux.store.redis.inspect import format_at
-from pollux.store.redis.scripts import KEYS, name_of, script, verbs
+from pollux.store.redis.library import KEYS, LOADED, library, name_of
 from pollux.store.redis.server import FORMAT, check_format
 
 ASK_S = 10.0
@@ -52,7 +53,7 @@ TYPES = {
 }
 _VERSION = re.compile(r"v[0-9]+:")
 _RULES = {
-    "scripts": "a script cannot be loaded",
+    "library": "the functions of the server cannot be loaded",
     "foreign": "a key under our prefix is not ours",
     "records": "a record cannot be read",
     "places": "a run does not stand where it says that it stands",
@@ -105,16 +106,16 @@ class _Walk:
         self._address, self._listener, self._link = address, listener, link
         self.mends = False
         self._wrong: dict[str, list[str]] = {rule: [] for rule in _RULES}
-        self._runs = self._jobs = self._seen = 0
-        self._cache = JobCache()
+        self._runs = self._listed = self._seen = 0
+        self._jobs = JobCache()
         self._with_history: set[str] = set()  # jobs with finished runs
         self._noted: list[Note] = []
         self._versions: list[int] = []
         self._namespaces: dict[str, bool] = {}  # beginnings of keys that are not ours: are they another store's?
 
     async def look(self, report: Report) -> CheckReport:
-        report("the scripts", 0, 0)
-        await self._load_scripts()
+        report("the functions", 0, 0)
+        await self._load_library()
         if not await self._are_ours():
             return self._checked(notes=0, log=0, findings=self._findings())
         total = int(await self._ask("DBSIZE"))
@@ -138,7 +139,7 @@ class _Walk:
 
     def _checked(self, notes: int, log: int, findings: list[CheckFinding]) -> CheckReport:
         what = f"{self._address.name}, keys {self._address.prefix}:*"
-        return CheckReport(what, FORMAT, self._runs, self._jobs, notes, log, tuple(findings))
+        return CheckReport(what, FORMAT, self._runs, self._listed, notes, log, tuple(findings))
 
     def _findings(self) -> list[CheckFinding]:
         return [
@@ -156,12 +157,12 @@ class _Walk:
 
     # keys
 
-    async def _load_scripts(self) -> None:
-        for verb in verbs():
-            try:
-                await self._ask("SCRIPT", "LOAD", script(verb).text)
-            except exceptions.ResponseError as error:
-                self._say("scripts", f"{verb}: {error}")
+    async def _load_library(self) -> None:
+        try:
+            await self._ask("FUNCTION", "LOAD", library().text)
+        except exceptions.ResponseError as error:
+            if LOADED not in str(error):
+                self._say("library", str(error))
 
     async def _are_ours(self) -> bool:
         """The keys that every store has.  As long as one is somebody else's, nothing behind it can be looked at."""
@@ -236,10 +237,10 @@ class _Walk:
         unreadable = {run_id for run_id, rule, _ in wrong if rule == "records"}
         for run_id, rule, words in wrong:
             self._say(rule, f"{run_id}: {words}")
-        parts = await self._link.run_raw("get_runs", ids=[run_id for run_id in ids if run_id not in unreadable])
-        for n in range(0, len(parts), 3):
-            if error := _unreadable(lambda n=n: parts[n + 1] and codec.run(*parts[n : n + 3])):  # type: ignore[misc]
-                self._say("records", f"{parts[n].decode(errors='replace')}: {error}")
+        found = await self._link.run_raw("get_runs", ids=[run_id for run_id in ids if run_id not in unreadable])
+        for row in codec.run_parts(found):
+            if error := _unreadable(lambda row=row: row[1] and codec.run(row)):  # type: ignore[misc]
+                self._say("records", f"{row[0].decode(errors='replace')}: {error}")
         misplaced = sorted({run_id for run_id, rule, _ in wrong if rule == "places"})
         if self.mends and misplaced:
             await self._link.run("mend_runs", ids=misplaced)
@@ -278,7 +279,7 @@ class _Walk:
         async for keys in self._scan():
             missing = [key.removeprefix("job:") for key in keys if key.startswith("job:")]
             await self._look_at_some_jobs([job_id for job_id in missing if job_id not in listed])
-        self._jobs = len(listed)
+        self._listed = len(listed)
 
     async def _look_at_some_jobs(self, ids: Sequence[str]) -> None:
         if not ids:
@@ -288,9 +289,8 @@ class _Walk:
             self._say("jobs", f"{job_id}: {words}")
         strange = {job_id for job_id, _ in wrong}
         for row in await self._job_rows([job_id for job_id in ids if job_id not in strange]):
-            given = tuple(None if value is False else value for value in row) if row else ()
-            if given and (error := _unreadable(lambda given=given: self._cache.job(given))):  # type: ignore[misc]
-                self._say("records", f"job {given[0]}: {error}")
+            if row and (error := _unreadable(lambda row=row: self._jobs.job(codec.stored_job(row)))):  # type: ignore[misc]
+                self._say("records", f"job {row[0]}: {error}")
         if self.mends and wrong:
             await self._link.run("mend_jobs", ids=sorted(strange), dues=[], version=SCHEDULER_VERSION)
 
@@ -339,7 +339,8 @@ class _Walk:
 
     async def _look_at_notes(self) -> int:
         count = 0
-        async for row in listing.note_rows(self._link, "", expired=True):
+        calls = RedisCalls(self._link, self._jobs, SCHEDULER_VERSION)
+        async for row in listing.note_rows(calls, "", expired=True):
             count += 1
             if error := _unreadable(lambda row=row: codec.note(row)):  # type: ignore[misc]
                 self._say("records", f"note {row[0]}: {error}")

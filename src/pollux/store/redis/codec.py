@@ -1,36 +1,44 @@
-"""Codec between values and what the scripts read and return.
+"""Codec between values and what the functions of the server read and return.
 
-A run is a hash of two fields: its state, packed, which the scripts read and write as a whole, and its immutable
-input.  Texts of JSON go through the scripts untouched: no number in them is ever Lua's.
+A run is a hash of two fields: its state, packed, which the functions read and write as a whole, and its immutable
+input.  Texts of JSON go through the functions untouched: no number in them is ever Lua's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pollux.model import (
+    LIVE,
     PROGRESS_CHARS_MAX,
     SCHEDULER_VERSION,
+    AuditLine,
     Back,
     Cancelled,
     Cause,
     Dead,
     Done,
     Entry,
+    FeedItem,
     Hold,
     Job,
     Memory,
+    Node,
     Note,
     NotePut,
     Once,
     Outcome,
+    Plan,
     RetryAt,
     Run,
     RunState,
+    Spoilt,
     Tried,
     Verdict,
     definition,
@@ -39,18 +47,40 @@ from pollux.model import (
     lease_lost,
     tried_again,
 )
-from pollux.store.contract import PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, RunsAlike, Settlement
-from pollux.store.decoding import BatchDecoder, legible
-from pollux.store.job_cache import JobCache
+from pollux.store.contract import (
+    PAYLOAD_BYTES_MAX,
+    RESULT_BYTES_MAX,
+    Answer,
+    Audit,
+    JobAnswer,
+    JobPut,
+    Pruning,
+    Renewal,
+    RunAnswer,
+    RunsAlike,
+    Settlement,
+)
+from pollux.store.decoding import UNREADABLE, legible, spoilt
+from pollux.store.dump_format import Record, TermRecord, Tombstone
 from pollux.store.limits import checked_notes, checked_run, written
 from pollux.store.values import PRIORITIES
+from pollux.store.versions import other_version
+
+NO_TEXT = "\N{REPLACEMENT CHARACTER}"
+COUNTED_MAX = 2**53  # a function counts exactly up to here; entries of the feed beyond it are not ours, and go together
+SEPARATOR = "\x1f"  # of the fields of an audit line, as they are hashed
 
 Row = list[Any]
+RunParts = tuple[bytes, bytes, bytes]  # id, state, body
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 decode_entry = msgspec.msgpack.Decoder(Entry).decode
 _encode_sorted = msgspec.json.Encoder(order="deterministic").encode
+_unpack = msgspec.msgpack.Decoder().decode
+_decode_head = msgspec.msgpack.Decoder(tuple[str, list[msgspec.Raw], Any, Any, int, str, list[str], list[str]]).decode
+_decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_decode_node = msgspec.json.Decoder(Node).decode
 _decode_tried = msgspec.json.Decoder(list[list[Any]]).decode
 _MADE = (RunState.READY, RunState.HELD)
 _NO_MEMORY = Memory()
@@ -60,7 +90,7 @@ _NO_MEMORY = Memory()
 
 
 def job_put(job: Job, revision: int | None = None) -> dict[str, Any]:
-    """A definition as `put_jobs.lua` takes it; two jobs are the same if their texts are."""
+    """A definition as `put_jobs` takes it; two jobs are the same if their texts are."""
     return {
         "id": job.id,
         "def": _encode_sorted(definition(job)).decode(),
@@ -72,14 +102,9 @@ def job_put(job: Job, revision: int | None = None) -> dict[str, Any]:
     }
 
 
-def job_given(row: Row) -> tuple[Any, ...]:
-    """The row of `job_row`, in the form that `JobCache` takes."""
-    return (*[None if value is False else value for value in row], SCHEDULER_VERSION)
-
-
-def legible_job(cache: JobCache, row: Row) -> Job:
-    given = job_given(row)
-    return legible(cache.job, given, f"job {given[0]!r}")
+def stored_job(row: Row) -> tuple[Any, ...]:
+    """A row as `JobCache` takes it."""
+    return tuple([None if value is False else value for value in row])
 
 
 def memory_text(memory: Memory) -> str:
@@ -94,7 +119,7 @@ def or_false(value: int | None) -> int | bool:
 # notes
 
 
-def note_rows(puts: list[NotePut]) -> list[Row]:
+def note_rows(puts: Sequence[NotePut]) -> list[Row]:
     return [
         [put.key, value_text(put.value), False if put.revision is None else put.revision, or_false(put.expires_ms)]
         for put in puts
@@ -106,22 +131,15 @@ def value_text(value: Any) -> str | bool:
 
 
 def note(row: Row) -> Note:
+    """From (key, value, revision, end)."""
     return Note(row[0], decode(row[1]), row[2], None if row[3] is False else row[3])
-
-
-def note_reading() -> BatchDecoder[Row, Note]:
-    return BatchDecoder("note", note)
-
-
-def legible_note(row: Row) -> Note:
-    return legible(note, row, f"note {row[0]!r}")
 
 
 # runs
 
 
 class RunHash(Struct, gc=False):
-    """How a run stands, as its hash says; what has its default is not there."""
+    """State of a run, as its hash has it; what has its default is not there."""
 
     st: RunState
     job: str
@@ -150,24 +168,27 @@ class RunHash(Struct, gc=False):
     prog: str = ""
     tried: str = ""
     v: int = SCHEDULER_VERSION
-    z: int = 0  # written by a plain call, which also tells its entry: see plain.py
-    ent: str = ""
 
 
 class RunPayload(Struct, gc=False, omit_defaults=True):
-    """What a run was given on its way, which no script reads."""
+    """Input of a run, which no function reads."""
 
     payload: Any = None
     group: str = ""
     target: str = ""
 
 
-decode_stand = msgspec.msgpack.Decoder(RunHash).decode
+_decode_state = msgspec.msgpack.Decoder(RunHash).decode
+_encode_packed = msgspec.msgpack.Encoder().encode
 _decode_body = msgspec.json.Decoder(RunPayload).decode
 
 
 def made_row(run: Run) -> Row:
-    """A run as `admit_row` takes it, with all that it has."""
+    """A run as `runs.admit_row` takes it, with all that it has."""
+    return [run.id, made_state(run), body_of(run)]
+
+
+def made_state(run: Run) -> dict[str, Any]:
     stand: dict[str, Any] = {"st": run.state, "job": run.job_id, "due": run.due_ms, "vis": run.visible_ms}
     if run.cause is not Cause.SCHEDULE:
         stand["cause"] = run.cause
@@ -183,26 +204,33 @@ def made_row(run: Run) -> Row:
         stand["v"] = run.scheduler_version
     if run.fence or run.tried or run.is_finished:
         stand |= _history(run)
-    return [run.id, stand, body_of(run)]
+    return stand
 
 
 def checked_row(run: Run) -> Row:
-    """The same, refused in the words of all stores if a run cannot be made so."""
-    if run.priority not in PRIORITIES or run.state not in _MADE or run.fence or run.token or run.cancel:
-        checked_run(run)
+    """The same, refused as by all stores if a run cannot be made so."""
+    _check(run)
     return made_row(run)
 
 
-def past_row(run: Run) -> Row:
-    """A finished run as `load.lua` takes it."""
-    is_unchanged = run.state is RunState.DONE and not run.failed and run.changed is False
-    row = made_row(run)
-    row[1]["fin"] = run.finished_ms or 0
-    return ["history", row, is_unchanged]
+def checked_rows(runs: Sequence[Run]) -> list[Row]:
+    """The same of many; those that differ only in ids and payloads have one state, which is encoded once."""
+    if not isinstance(runs, RunsAlike) or not len(runs):
+        return [checked_row(run) for run in runs]
+    one = runs.one
+    _check(one)
+    state = msgspec.Raw(_encode_packed(made_state(one)))
+    bodies = [_body(None if body is None else msgspec.Raw(body), one.group, one.target) for body in runs.bodies]
+    return [[id_, state, body.decode() or False] for id_, body in zip(runs.ids, bodies, strict=True)]
+
+
+def _check(run: Run) -> None:
+    if run.priority not in PRIORITIES or run.state not in _MADE or run.fence or run.token or run.cancel:
+        checked_run(run)
 
 
 def body_of(run: Run) -> str | bool:
-    """What a run was given, as JSON; refused in the words of all stores."""
+    """Input of a run, as JSON; refused as by all stores."""
     try:
         data = _body(run.payload, run.group, run.target)
     except (TypeError, ValueError, OverflowError, RecursionError):
@@ -210,15 +238,6 @@ def body_of(run: Run) -> str | bool:
     if data is None or len(data) > PAYLOAD_BYTES_MAX:
         written(run.payload, PAYLOAD_BYTES_MAX, "the payload of run", run.id)
     return data.decode() if data else False
-
-
-def bodies_of(runs: Sequence[Run]) -> list[str | bool]:
-    """The same of many; what is JSON already goes as it is."""
-    if not isinstance(runs, RunsAlike):
-        return [body_of(run) for run in runs]
-    group, target = runs.one.group, runs.one.target
-    bodies = [_body(None if body is None else msgspec.Raw(body), group, target) for body in runs.bodies]
-    return [body.decode() if body else False for body in bodies]
 
 
 def _body(payload: object, group: str, target: str) -> bytes:
@@ -254,16 +273,9 @@ def _history(run: Run) -> dict[str, Any]:
 _NO_BODY = RunPayload()
 
 
-def run(run_id: bytes, state: bytes, body: bytes) -> Run:
-    return run_of(run_id.decode(), decode_stand(state), body)
-
-
-def legible_run(run_id: bytes, state: bytes, body: bytes) -> Run:
-    name = run_id.decode(errors="replace")
-    return legible(lambda parts: run(*parts), (run_id, state, body), f"run {name!r}")
-
-
-def run_of(run_id: str, stand: RunHash, body: bytes) -> Run:
+def run(row: RunParts) -> Run:
+    """From (id, state, body)."""
+    run_id, stand, body = row[0].decode(), _decode_state(row[1]), row[2]
     given = _decode_body(body) if body else _NO_BODY
     error, traceback = error_parts(stand.err)
     return Run(
@@ -302,26 +314,10 @@ def run_of(run_id: str, stand: RunHash, body: bytes) -> Run:
     )
 
 
-def runs(parts: list[bytes], first: int = 0) -> list[Run | None]:
-    """From id, state, body, and again; None where there is no run."""
-    return [legible_run(*parts[n : n + 3]) if parts[n + 1] else None for n in range(first, len(parts), 3)]
-
-
-class RunReading(BatchDecoder[list[bytes], Run]):
-    """The runs of one call; what cannot be read is told of with its answer."""
-
-    def __init__(self) -> None:
-        super().__init__("run", lambda parts: run(*parts))
-
-    def runs(self, parts: list[bytes], first: int = 0) -> list[Run | None]:
-        """As `runs`; None also where one cannot be read."""
-        return list(self.each(parts, first))
-
-    def each(self, parts: list[bytes], first: int = 0) -> Iterator[Run | None]:
-        """The same, each read when its turn comes."""
-        for n in range(first, len(parts), 3):
-            found = parts[n : n + 3]
-            yield self(found, found[0].decode(errors="replace")) if found[1] else None
+def run_parts(found: list[bytes], first: int = 0) -> list[RunParts]:
+    """Id, state and body of each; no state where there is no run."""
+    ends = range(first, len(found), 3)
+    return [(found[n], found[n + 1], found[n + 2]) for n in ends]
 
 
 def _tried(lines: str) -> tuple[Tried, ...]:
@@ -336,7 +332,7 @@ def _tried(lines: str) -> tuple[Tried, ...]:
 
 
 def settlement_row(settlement: Settlement) -> Row:
-    """As `settle.lua` takes it: what would be empty at its end is left out."""
+    """As `settle` takes it: what would be empty at its end is left out."""
     outcome = settlement.outcome
     row: Row = [
         settlement.run_id,
@@ -385,7 +381,7 @@ def _outcome(outcome: Outcome, run_id: str) -> Row:
             "" if outcome.changed is None else outcome.changed,
             outcome.fingerprint,
             outcome.crashed,
-            _kept(outcome) if outcome.error else '""',
+            _tried_error(outcome) if outcome.error else '""',
         )
     if outcome.traceback:
         row.append(error_text(outcome.error, outcome.traceback))
@@ -398,8 +394,211 @@ def _result(outcome: Outcome, run_id: str) -> str | bool:
     return written(outcome.result, RESULT_BYTES_MAX, "the result of run", run_id).decode()
 
 
-def _kept(outcome: Outcome) -> str:
-    """What a run remembers of the error of an earlier attempt, as JSON: its last fields."""
-    [kept] = tried_again((), Tried(0, 0, 0, outcome.error, outcome.traceback))
-    error = encode(kept.error).decode()
-    return f"{error},{encode(kept.traceback).decode()}" if kept.traceback else error
+def _tried_error(outcome: Outcome) -> str:
+    """The error of an attempt as the run remembers it, as JSON: its last fields."""
+    [tried] = tried_again((), Tried(0, 0, 0, outcome.error, outcome.traceback))
+    error = encode(tried.error).decode()
+    return f"{error},{encode(tried.traceback).decode()}" if tried.traceback else error
+
+
+# answers
+
+
+def claim_head(packed: bytes) -> list[Any]:
+    """What stands before the runs in a claim's answer; of a job that is no text at all what can be read comes."""
+    try:
+        head: list[Any] = _unpack(packed)
+    except UNREADABLE:
+        head = [*legible(_decode_head, packed, "what a claim was answered")]
+        head[1] = [_job_row(row) for row in head[1]]
+    return head
+
+
+def job_rows(packed: bytes) -> list[Row]:
+    """The answer of a function that reads jobs; of one that is no text at all what can be read comes."""
+    try:
+        found: list[Row] = _unpack(packed)
+    except UNREADABLE:
+        found = [_job_row(row) for row in legible(_decode_parts, packed, "what a function answered of jobs")]
+    return found
+
+
+def _job_row(packed: msgspec.Raw) -> Row:
+    """What is no text stands there as a mark that is no JSON either."""
+    try:
+        row: Row = _unpack(packed)
+    except UNREADABLE:
+        row = [_text_or(part, NO_TEXT) for part in _decode_parts(packed)]
+    return row
+
+
+def _text_or(packed: msgspec.Raw, usual: str) -> Any:
+    try:
+        return _unpack(packed)
+    except UNREADABLE:
+        return usual
+
+
+def job_answer(put: JobPut, row: Row, version: int) -> JobAnswer:
+    """A conflict names what is against the put: `gone`, `version`, `revision`, `source` or `release`, and which."""
+    answer, revision, against, stored = row
+    match against:
+        case "gone":
+            detail = f"revision {put.revision} was expected, but there is no such job"
+        case "version":
+            detail = other_version(int(stored), version)
+        case "revision":
+            detail = f"revision {put.revision} was expected, the stored one is {stored}"
+        case "source":
+            detail = f"{stored} owns it, not {put.job.source}"
+        case "release":
+            detail = f"release {stored} is stored, this is release {put.job.release}"
+        case _:
+            detail = ""
+    return JobAnswer(Answer(answer), put.job.id, revision, detail)
+
+
+def feed_items(found: Sequence[list[bytes]], known: dict[int, FeedItem]) -> tuple[FeedItem, ...]:
+    """`<id>-0` and the packed entry, which is left out if it is known; one that is not ours with all that it says.
+
+    An entry that another client wrote under the number of one of ours goes with it.
+    """
+    items: dict[int, FeedItem] = {}
+    for item in found:
+        entry_id = int(item[0].partition(b"-")[0])
+        each = known[entry_id] if len(item) == 1 and entry_id in known else FeedItem(entry_id, _entry(item))
+        items.setdefault(entry_id, each)
+    return tuple(items.values())
+
+
+def _entry(item: list[bytes]) -> Entry | Spoilt:
+    if len(item) > 2:
+        return spoilt(ValueError("it has other fields than ends and entry"), item[2])
+    if not item[0].endswith(b"-0"):
+        return spoilt(ValueError(f"its number {item[0].decode()} is none of ours"), item[1])
+    try:
+        entry: Entry = decode_entry(item[1])
+    except UNREADABLE as error:
+        return spoilt(error, item[1])
+    return entry
+
+
+# arguments
+
+
+def plan_of(term: int, plan: Plan) -> dict[str, Any]:
+    consumed = frozenset(plan.consumed)
+    return {
+        "term": term,
+        "consumed": [min(entry_id, COUNTED_MAX) for entry_id in plan.consumed],
+        "spoilt": [min(entry_id, COUNTED_MAX) for entry_id in plan.spoilt],
+        "read": [min(entry_id, COUNTED_MAX) for entry_id in plan.read],
+        "firings": [
+            [
+                checked_row(firing.run),
+                firing.revision,
+                or_false(firing.next_due_ms),
+                str(firing.overlap),
+                False if firing.if_overlapped is None else encode(firing.if_overlapped).decode(),
+            ]
+            for firing in plan.firings
+        ],
+        "releases": [release.run_id for release in plan.releases if not release.alone],
+        "alone": [release.run_id for release in plan.releases if release.alone],
+        "holds": [[holding.run_id, holding.reason] for holding in plan.holds],
+        "earlier": [[each.run_id, each.visible_ms] for each in plan.earlier],
+        "cancels": [[order.run_id, order.reason] for order in plan.cancels],
+        "updates": [
+            [
+                update.job_id,
+                update.revision,
+                or_false(update.next_due_ms),
+                memory_text(update.memory),
+                or_false(update.last_due_ms),
+                [number for number, _ in update.memory.learnt if number in consumed],
+            ]
+            for update in plan.updates
+        ],
+        "notes": note_rows(checked_notes(plan.notes)) if plan.notes else [],
+    }
+
+
+def audit_row(audit: Audit) -> dict[str, Any]:
+    """Lines as `audit.lua` takes them: it adds number, count and hash."""
+    lines = [
+        [str(line.at_ms), SEPARATOR.join(_audit_texts(line)), _open_json(line), line.count] for line in audit.lines
+    ]
+    return {"lines": lines, "each": audit.each}
+
+
+def _audit_texts(line: AuditLine) -> tuple[str, ...]:
+    return line.actor, line.action, line.subject, line.detail
+
+
+def _open_json(line: AuditLine) -> str:
+    return encode(replace(line, seq=0, count=0, chain="")).decode().removesuffix("}")
+
+
+def renewal_rows(renewals: Sequence[Renewal]) -> list[Row]:
+    return [[renewal.run_id, renewal.token, renewal.progress[:PROGRESS_CHARS_MAX]] for renewal in renewals]
+
+
+def pruning_of(what: Pruning, limit: int) -> dict[str, Any]:
+    return {
+        "ids": what.ids,
+        "unchanged_before": or_false(what.unchanged_before_ms),
+        "finished_before": or_false(what.finished_before_ms),
+        "keep_per_job": or_false(what.keep_per_job),
+        "once_before": or_false(what.once_before_ms),
+        "dead_before": or_false(what.dead_before_ms),
+        "dead_max": or_false(what.dead_max),
+        "log_max": or_false(what.log_max),
+        "limit": limit,
+    }
+
+
+def cancel_answers(found: Sequence[tuple[str, str, int]], named: int) -> list[RunAnswer]:
+    """From (answer, run, order of its coming): those that were named, then the others of the job in that order."""
+    names = {run_id for _, run_id, _ in found[:named]}
+    mates = sorted([each for each in found[named:] if each[1] not in names], key=lambda each: each[2])
+    return [RunAnswer(Answer(answer), run_id) for answer, run_id, _ in [*found[:named], *mates]]
+
+
+def node_of(node: Node) -> dict[str, Any]:
+    handlers = encode(node.handlers).decode()
+    text = encode(node).decode()
+    return {"id": node.id, "seats": node.seats, "handlers": handlers, "node": text, "version": node.scheduler_version}
+
+
+def nodes_from(found: Sequence[Row]) -> list[Node]:
+    """The living nodes, by id; what another client wrote there is none."""
+    nodes = []
+    for row in found:
+        with suppress(*UNREADABLE):
+            nodes.append(replace(_decode_node(row[0]), beat_ms=row[1]))
+    return sorted(nodes, key=lambda node: node.id)
+
+
+def record_row(value: Record) -> Row:
+    """As `load` takes it; a lease is void."""
+    match value:
+        case Job():
+            times = [or_false(value.next_due_ms), or_false(value.last_due_ms)]
+            memory = memory_text(value.memory) or False
+            return ["job", value.id, job_put(value), value.revision, *times, memory, value.scheduler_version]
+        case Run() if value.state in LIVE:
+            if value.state is RunState.LEASED:
+                value = replace(value, state=RunState.READY, token="", owner="", lease_until_ms=0)
+            return ["live", made_row(value)]
+        case Run():
+            row = made_row(value)
+            row[1]["fin"] = value.finished_ms or 0
+            return ["history", row]
+        case Note():
+            return ["note", value.key, encode(value.value).decode(), or_false(value.expires_ms), value.revision]
+        case AuditLine():
+            return ["log", value.seq, encode(value).decode()]
+        case TermRecord():
+            return ["term", value.number, value.scheduler_version]
+        case Tombstone():
+            return ["tomb", value.id, value.revision, or_false(value.last_due_ms)]

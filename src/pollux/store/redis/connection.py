@@ -1,11 +1,12 @@
 """Connections to the server: pipelined commands over sockets that the client library opened.
 
-The client library connects: addresses, TLS, passwords.  Its work for each reply costs more than most of our scripts,
+The client library connects: addresses, TLS, passwords.  Its work for each reply costs more than most of our functions,
 so the socket is taken over once it is open: commands are sent at once, and a caller is woken with the last of its
 replies.
 
 No call is repeated by itself: one without a reply may have taken effect, and only the caller knows its ids.  A call
-that had no effect is sent again: a script that the server does not know, a slot that is elsewhere or on its way.
+that had no effect is sent again: one of a function that the server does not know (the library is loaded first), or of a
+slot that is elsewhere or on its way.
 Each new connection is checked first: a fit server, keys of our format, no lost writes.  When the server fails or
 turns out to be another one, all connections are opened anew.
 """
@@ -30,9 +31,9 @@ from pollux.store.decoding import UNREADABLE, unreadable
 from pollux.store.redis.address import CLUSTER, RedisAddress
 from pollux.store.redis.errors import PASSING, translated
 from pollux.store.redis.failover_detection import FailoverDetector
+from pollux.store.redis.library import KEYS, LOADED, UNKNOWN, library
 from pollux.store.redis.replicas import GRACE_S, Replicas
-from pollux.store.redis.scripts import KEYS, Script, script
-from pollux.store.redis.server import FORMAT, check_format, check_fsync, check_server, parse_info
+from pollux.store.redis.server import FORMAT, check_fsync, check_server, parse_info
 from pollux.store.redis.topology import Wire, route_to
 
 CLOSED = "Connection closed by server."
@@ -113,7 +114,7 @@ PASSAGE = 0.75  # of the deadline we do so: then there is time to say that nothi
 FIND_S = 8.0  # for a listener to find the server, also past some that hang
 WAIT_MS = 2_000  # for the replicas that confirm a write
 # On a cluster every call also names a key that never is.  While the slot moves, key by key, the server then refuses the
-# whole call (TRYAGAIN) instead of failing in the midst of a script, at the first key that has gone.
+# whole call (TRYAGAIN) instead of failing in the midst of a function, at the first key that has gone.
 NOTHING = "nothing"
 
 # Answers after which the server may be another one.
@@ -168,6 +169,7 @@ class RedisConnections:
         names = (KEYS[0], NOTHING) if address.kind == CLUSTER else KEYS[:1]
         keys = tuple(f"{address.prefix}:{name}" for name in names)
         self._keys = (len(keys), *keys)
+        self._library = library()
         self._calls: dict[str, bytes] = {}
         self._route = route_to(address)
         self._deadlines = Deadlines()
@@ -187,21 +189,17 @@ class RedisConnections:
         await self._over(self._greeted)
         return self._now_ms
 
-    async def run(self, verb: str, **arguments: Any) -> Any:
-        """Call a verb's script; what it packed comes back as plain values."""
-        packed = await self.run_raw(verb, **arguments)
+    async def run(self, function: str, **arguments: Any) -> Any:
+        """Call a function of the library; what it packed comes back as plain values."""
+        packed = await self.run_raw(function, **arguments)
         try:
             return _decode(packed)
         except UNREADABLE as error:
-            raise unreadable(f"what {self._address.name} answered to {verb}", error) from error
+            raise unreadable(f"what {self._address.name} answered to {function}", error) from error
 
-    async def try_plain(self, verb: str, **arguments: Any) -> bool:
-        """Call a script that does all or nothing; did it?"""
-        return await self.run_raw(verb, **arguments) is not None
-
-    async def run_raw(self, verb: str, **arguments: Any) -> Any:
-        wanted, payload = script(verb), _encode(arguments)
-        return await self._over(lambda line: self._evaluate(line, wanted, payload))
+    async def run_raw(self, function: str, **arguments: Any) -> Any:
+        payload = _encode(arguments)
+        return await self._over(lambda line: self._called(line, function, payload))
 
     async def time_ms(self) -> int:
         """The server's clock."""
@@ -262,24 +260,32 @@ class RedisConnections:
     async def _greeted(self, line: RedisConnection) -> None:
         """Nothing more: a connection that we are given was greeted."""
 
-    async def _evaluate(self, line: RedisConnection, wanted: Script, payload: bytes) -> Any:
-        """The script's answer, and with `?wait=` the replicas' over the same connection."""
-        confirm = await self._confirmation(line) if self._address.wait and wanted.writes else []
-        packed = b"%b$%d\r\n%b\r\n" % (self._call_of(line, wanted.sha), len(payload), payload)
+    async def _called(self, line: RedisConnection, function: str, payload: bytes) -> Any:
+        """The function's answer, and with `?wait=` the replicas' over the same connection."""
+        writes = function in self._library.writing
+        confirm = await self._confirmation(line) if self._address.wait and writes else []
+        packed = self.packed(function, payload)
         if confirm:
             packed += b"".join(line.wire.pack_commands(confirm))
         answers = await line.send(packed, 1 + len(confirm))
-        if isinstance(answers[0], exceptions.NoScriptError):
-            answers = await line.talk(("EVAL", wanted.text, *self._keys, payload), *confirm)
+        if _is_unknown(answers[0]):
+            await self._load(line)
+            answers = await line.send(packed, 1 + len(confirm))
         if isinstance(answers[0], Exception):
             raise answers[0]
-        if not wanted.writes or answers[0] is None:  # it did nothing, and says so
+        if not writes or answers[0] is None:  # it did nothing
             return answers[0]
         if confirm:
             self._check_confirmed(confirm[0][1], *answers[1:])
         value, count = answers[0]
         self._hear(line, count)
         return value
+
+    async def _load(self, line: RedisConnection) -> None:
+        """Load the library where it is missing: on a new server, after a flush, on the next owner of our slot."""
+        [answer] = await line.talk(("FUNCTION", "LOAD", self._library.text))
+        if isinstance(answer, Exception) and LOADED not in str(answer):
+            raise answer
 
     async def _confirmation(self, line: RedisConnection) -> list[tuple[Any, ...]]:
         """What follows a write; once a second it also asks which replicas there are.
@@ -299,21 +305,15 @@ class RedisConnections:
         if not isinstance(confirmed, int) or confirmed < needed:
             raise self._unconfirmed(confirmed, needed)
 
-    def _call_of(self, line: RedisConnection, sha: str) -> bytes:
-        """All of a call but its payload: packing it each time would cost more than all the rest."""
-        known = self._calls.get(sha)
-        if known is None:
-            call = ("EVALSHA", sha, *self._keys)
-            whole = b"".join(line.wire.pack_command(*call))
-            known = self._calls[sha] = b"*%d\r\n" % (len(call) + 1) + whole.partition(b"\r\n")[2]
-        return known
-
-    def packed(self, verb: str, arguments: dict[str, Any], *, is_known: bool) -> bytes:
-        """A call of a script as it goes over a connection that is not ours; if the server does not know it, with it."""
-        wanted = script(verb)
-        name, what = (b"EVALSHA", wanted.sha.encode()) if is_known else (b"EVAL", wanted.text.encode())
-        parts = [name, what, *[str(key).encode() for key in self._keys], _encode(arguments)]
-        return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
+    def packed(self, function: str, payload: bytes) -> bytes:
+        """A call as it is sent.  All but the payload is made once: making it each time costs more than the rest."""
+        head = self._calls.get(function)
+        if head is None:
+            command = "FCALL" if function in self._library.writing else "FCALL_RO"
+            parts = [command, self._library.full_name(function), *[str(key) for key in self._keys]]
+            sized = [b"$%d\r\n%b\r\n" % (len(part), part) for part in map(str.encode, parts)]
+            head = self._calls[function] = b"*%d\r\n" % (len(parts) + 1) + b"".join(sized)
+        return b"%b$%d\r\n%b\r\n" % (head, len(payload), payload)
 
     def _hear(self, line: RedisConnection, count: int) -> None:
         if count <= line.count:
@@ -346,11 +346,15 @@ class RedisConnections:
         self._replicas.see(info, time.monotonic())
         if self._address.is_durable:
             check_fsync(await _fsync_of(line), self._address)
-        wanted = script("open")
-        payload = _encode({"format": FORMAT, "home": str(info.get("run_id", ""))})
-        packed, line.count = await line.ask("EVAL", wanted.text, *self._keys, payload)
-        found, self._now_ms, homes = _decode(packed)
-        check_format(found, self._address.name)
+        call = self.packed("open", _encode({"format": FORMAT, "home": str(info.get("run_id", ""))}))
+        [answer] = await line.send(call, 1)
+        if _is_unknown(answer):
+            await self._load(line)
+            [answer] = await line.send(call, 1)
+        if isinstance(answer, Exception):
+            raise answer
+        packed, line.count = answer
+        self._now_ms, homes = _decode(packed)
         line.home = self.homes.arrive(homes, line.count)
 
     async def _guarded(self, line: RedisConnection, answer: Awaitable[Any]) -> Any:
@@ -404,6 +408,11 @@ class RedisConnections:
         return StoreBusy(f"the cluster {self._address.name} {why} ({error}); nothing was changed: try again")
 
 
+def _is_unknown(answer: object) -> bool:
+    """Whether a call did nothing because its library is not loaded there."""
+    return isinstance(answer, exceptions.ResponseError) and UNKNOWN in str(answer)
+
+
 async def _fsync_of(line: RedisConnection) -> str | None:
     """When its file comes to the disk; None if this user may not ask."""
     try:
@@ -421,27 +430,23 @@ class BlockingConnection:
         self._wire: Wire = None
         self._talk: RespProtocol | None = None
         self._asked: RespProtocol | None = None  # what is under way
-        self._is_known = False  # has the server the script of the last offer?
 
-    async def ask(
-        self, *command: Any, within_s: float, tell: Tell | None = None, offer: Callable[[bool], bytes] | None = None
-    ) -> Any:
+    async def ask(self, *command: Any, within_s: float, tell: Tell | None = None, offer: bytes | None = None) -> Any:
         """The answer, or an error after which the next call goes over a new connection.
 
-        An offer is a second command, packed, whose answer is only told; is its script known to the server?
+        An offer is a second command, packed, whose answer goes to `tell` alone.
         """
         (wire, talk), (self._wire, self._talk) = (self._wire, self._talk), (None, None)
         try:
             if talk is None:
-                self._is_known = False
                 async with asyncio.timeout(FIND_S):
                     wire = await self._route.find()
                     await wire.connect()
                     talk = RespProtocol(wire)
-            packed = b"".join(wire.pack_command(*command)) + (b"" if offer is None else offer(self._is_known))
+            packed = b"".join(wire.pack_command(*command)) + (offer or b"")
             self._asked = talk
             async with asyncio.timeout(within_s):
-                answer, *others = await talk.ask(packed, 1 if offer is None else 2, tell=tell)
+                answer, *_ = await talk.ask(packed, 1 if offer is None else 2, tell=tell)
             if isinstance(answer, Exception):
                 raise answer
         except BaseException as error:
@@ -454,8 +459,6 @@ class BlockingConnection:
         finally:
             if self._asked is talk:
                 self._asked = None
-        if others:
-            self._is_known = not isinstance(others[0], exceptions.NoScriptError)
         self._wire, self._talk = wire, talk
         return answer
 

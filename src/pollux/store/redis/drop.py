@@ -14,7 +14,7 @@ from pollux.store.redis.address import read_address
 from pollux.store.redis.check import OF_JOBS
 from pollux.store.redis.connection import BlockingConnection
 from pollux.store.redis.errors import in_our_words
-from pollux.store.redis.scripts import KEYS
+from pollux.store.redis.library import KEYS
 
 ASK_S = 10.0
 PAGE = 500

@@ -10,20 +10,19 @@ from contextlib import contextmanager
 from redis import exceptions
 
 from pollux.errors import StoreAway, StoreBusy, StoreError, StoreFull, StoreRefused, system_words
+from pollux.store.backend import MovedAway
+from pollux.store.redis.server import foreign_format
 
 # The server did nothing: our slot has gone to another node or is on its way, or the cluster is choosing a new primary.
 PASSING = (exceptions.MovedError, exceptions.AskError, exceptions.TryAgainError, exceptions.ClusterDownError)
 
-# How servers say that a user lacks a right: Redis, Valkey, and Redis 7.0 from within a script.
+# How servers refuse a user without the right: Redis, Valkey, and Redis 7.0 from within a function.
 FORBIDDEN = ("NOPERM", "ACL failure", "The user executing the script can't")
 
 
-# Which script it was, and where in it: `WRONGTYPE ... value script: be80f8..., on @user_script:47.` of Redis 7, and
-# `ERR Error running script (call to f_be80f8...): @user_script:47: WRONGTYPE ...` of others.  Nobody can look there.
-_IN_A_SCRIPT = re.compile(
-    r",? ?script: (?:[0-9a-f]{40}, )?on @?user_script:\d+\.?$"
-    r"|(?:ERR )?Error running script \(call to f_[0-9a-f]{40}\): @?user_script: ?\d+: (?:-)?"
-)
+# Which function it was, and where in the library: `WRONGTYPE ... value script: pollux_be80f8_settle, on
+# @user_function:47.` of Redis, and the same without its name of Valkey.  No file of ours has that line.
+_IN_A_FUNCTION = re.compile(r",? ?script: (?:\w+, )?on @?user_function:\d+\.?$")
 
 
 class DeleteUnfinished(StoreBusy):
@@ -39,7 +38,7 @@ def in_our_words(name: str) -> Iterator[None]:
 
 
 def translated(error: Exception, name: str) -> StoreError:
-    said = _IN_A_SCRIPT.sub("", str(error)).strip()
+    said = _IN_A_FUNCTION.sub("", str(error)).strip()
     if (ours := _said_by_us(said, name)) is not None:
         return ours
     match error:
@@ -59,7 +58,7 @@ def translated(error: Exception, name: str) -> StoreError:
 
 
 def _said_by_us(said: str, name: str) -> StoreError | None:
-    """What our own scripts refuse, by its first word.
+    """What our own functions refuse, by its first word.
 
     Behind it stand ids and keys, in which there may be any of the words that the server's refusals are known by: so
     nobody looks for those before.
@@ -69,6 +68,10 @@ def _said_by_us(said: str, name: str) -> StoreError | None:
             return DeleteUnfinished(
                 f"on {name} runs of a deleted job still wait in the place of the new one ({said}); try again"
             )
+        case "SEALED":
+            return MovedAway()
+        case "FORMAT":
+            return foreign_format(said.split()[1], name)
         case "WRONGTYPE":
             return StoreRefused(
                 f"a key under our prefix on {name} is not ours ({said}); delete it (`pollux store check` names it), or "
@@ -117,7 +120,7 @@ def _beneath(error: BaseException) -> Iterator[BaseException]:
 def _refused(said: str, name: str, *, is_forbidden: bool) -> StoreError:
     if is_forbidden or any(words in said for words in FORBIDDEN):
         return StoreRefused(
-            f"the user of {name} may not do what we need ({said}); let it run scripts and touch our keys: "
+            f"the user of {name} may not do what we need ({said}); let it load and call functions and touch our keys: "
             "ACL SETUSER <user> ~<prefix>:* +@all -@dangerous +info"
         )
     if "DB index" in said or "Invalid Database" in said:

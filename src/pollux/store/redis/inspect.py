@@ -18,7 +18,7 @@ from pollux.errors import StoreRefused
 from pollux.store.redis.address import RedisAddress, read_address
 from pollux.store.redis.connection import BlockingConnection
 from pollux.store.redis.errors import PASSING, in_our_words
-from pollux.store.redis.scripts import script, verbs
+from pollux.store.redis.library import library
 from pollux.store.redis.server import parse_info
 
 ASK_S = 5.0
@@ -36,10 +36,11 @@ _SHAPES: dict[str, tuple[str, ...]] = {
     "XINFO": ("CONSUMERS", "K", "g"),
     "XREAD": ("STREAMS", "K", "0"),
     "XREADGROUP": ("GROUP", "g", "c", "STREAMS", "K", ">"),
-    "EVAL": ("x", "1", "K"),
-    "EVALSHA": ("x", "1", "K"),
+    "FCALL": ("x", "1", "K"),
+    "FCALL_RO": ("x", "1", "K"),
+    "FUNCTION": ("LOAD", "x"),
 }
-_OURSELVES = ("EVAL", "EVALSHA", "INFO", "XREAD")  # what we send besides what the scripts call
+_OURSELVES = ("FCALL", "FCALL_RO", "FUNCTION", "INFO", "XREAD")  # what we send besides what the functions call
 _MAY = """#!lua flags=no-writes,allow-stale
 local refused = {}
 for _, command in ipairs(cmsgpack.unpack(ARGV[1])) do
@@ -169,7 +170,10 @@ async def _or_none(ask: Any, *command: Any) -> Any:
 
 
 async def _refused(ask: Any, address: RedisAddress) -> tuple[str, ...]:
-    """Which of our commands this user may not use, as the server itself judges; a script asks, and changes nothing."""
+    """Which of our commands this user may not use, as the server itself judges; a script asks, and changes nothing.
+
+    The store itself runs no scripts: a user who may not run one is asked no more than whether it may call functions.
+    """
     key = f"{address.prefix}:meta"
     commands = [
         [name, *(key if part == "K" else part for part in _SHAPES.get(name, ("K", "0", "0")))]
@@ -178,11 +182,20 @@ async def _refused(ask: Any, address: RedisAddress) -> tuple[str, ...]:
     try:
         found = await ask("EVAL", _MAY, 1, key, msgspec.msgpack.encode(commands))
     except exceptions.NoPermissionError:
-        return ("",)
+        return ("",) if await _may_not_call(ask) else ()
     return tuple(name.decode() for name in found)
 
 
+async def _may_not_call(ask: Any) -> bool:
+    try:
+        await ask("FCALL", "pollux", 0)
+    except exceptions.NoPermissionError:
+        return True
+    except exceptions.ResponseError:  # there is no such function
+        return False
+    return False
+
+
 def commands_used(*, wait: bool) -> list[str]:
-    """What this store sends, and what its scripts call."""
-    called = {name for verb in verbs() for name in _CALLED.findall(script(verb).text)}
-    return sorted(called | set(_OURSELVES) | ({"WAIT"} if wait else set()))
+    """What this store sends, and what its functions call."""
+    return sorted(set(_CALLED.findall(library().text)) | set(_OURSELVES) | ({"WAIT"} if wait else set()))

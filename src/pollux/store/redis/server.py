@@ -9,7 +9,7 @@ from typing import Any
 from pollux.errors import StoreError, StoreRefused
 from pollux.store.redis.address import CLUSTER, SERVER, RedisAddress
 
-FORMAT = 4  # of the keys; raised when they change
+FORMAT = 5  # of the keys; raised when they change
 FORMAT_CURE = (
     "dump them with the Pollux that wrote them (`pollux store dump`) and load the dump into another ?namespace="
 )
@@ -117,4 +117,8 @@ def _refuse_replica(address: RedisAddress) -> None:
 
 def check_format(found: str, name: str) -> None:
     if found != str(FORMAT):
-        raise StoreRefused(f"the keys on {name} have format {found}, this Pollux writes format {FORMAT}; {FORMAT_CURE}")
+        raise foreign_format(found, name)
+
+
+def foreign_format(found: str, name: str) -> StoreRefused:
+    return StoreRefused(f"the keys on {name} have format {found}, this Pollux writes format {FORMAT}; {FORMAT_CURE}")

@@ -1,429 +1,399 @@
-"""The handle on a Redis store: it checks what comes in, sends each verb to its script, and waits.
+"""Backend on a Redis server: calls of the library's functions, claims that cannot be decoded, and waits.
 
-One handle is one client with a few connections, and two more for waiting; a twin is another one.
+One backend is one client with a few connections, and two more for waiting; a twin is another one.  Backends of other
+versions that were made from it share its connections.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from pollux.model import (
-    AT_THE_GATE,
-    AuditLine,
-    Job,
-    Node,
-    Note,
-    NotePut,
-    Plan,
-    QueueDepth,
-    Run,
-    Term,
-    Version,
-    check_version,
-)
-from pollux.store.contract import (
-    BATCH_MAX,
-    FEED_MAX,
-    LOSSES_MAX,
-    PAGE_MAX,
-    READY_MAX,
-    Advanced,
-    Answer,
-    Audit,
-    Capabilities,
-    Claimed,
-    Counts,
-    DumpPage,
-    Feed,
-    JobAnswer,
-    JobFilter,
-    JobPage,
-    JobPut,
-    LogPage,
-    Pruning,
-    Renewal,
-    Renewed,
-    RunAnswer,
-    RunFilter,
-    RunPage,
-    Settlement,
-)
-from pollux.store.dump_format import read_record
-from pollux.store.job_cache import JobReading
-from pollux.store.limits import (
-    check_batch,
-    check_first,
-    check_page,
-    check_plan,
-    check_pruning,
-    check_settlements,
-    checked_job,
-    checked_notes,
-)
-from pollux.store.redis import codec, fast_path, listing, script_calls
+import msgspec
+from msgspec import structs
+
+from pollux.clock import Clock, SystemClock
+from pollux.errors import StoreError
+from pollux.model import AT_THE_GATE, SCHEDULER_VERSION, FeedItem, Job, Note, NotePut, Plan, Run, check_version
+from pollux.store.backend import Look
+from pollux.store.clock_jumps import SLACK_MS, JumpGuard
+from pollux.store.contract import Advanced, Answer, Audit, Capabilities, Claimed, Feed, Pruning, RunAnswer, Settlement
+from pollux.store.decoding import UNREADABLE, HandedBack, LeasedRow, legible
+from pollux.store.handle import StoreHandle, has_answer
+from pollux.store.job_cache import JobCache
+from pollux.store.redis import codec, verbs
+from pollux.store.redis.address import read_address
+from pollux.store.redis.calls import RedisCalls
 from pollux.store.redis.connection import RedisConnections
-from pollux.store.redis.handle import PIECE, Looked, RedisHandle
+from pollux.store.redis.library import BELL_FEED, BELL_RUNS
 from pollux.store.redis.server import problems_of
-from pollux.store.redis.server_clock import RedisClock
-from pollux.store.redis.wakeup import place_of
+from pollux.store.redis.wakeup import OFFER_MS, RedisListener, RedisWaiter, place_of
 from pollux.store.server_clock import ServerClock
+from pollux.store.values import ClaimRequest
+from pollux.store.versions import shut
+
+DEADLINE_MS = 10_000
+HANDLE_SLACK_MS = 2_000  # of the handle after it: our refusal gives its reason
+LOOK_AGAIN_MS = 30_000  # a wait looks again at least so often: no wake-up is lost, but the server's clock may jump
+
+_encode = msgspec.msgpack.Encoder().encode
+_log = logging.getLogger("pollux.store")  # its lines are seen also where no log is set up
 
 
-class RedisStore(RedisHandle):
-    capabilities = Capabilities(name="redis", durable=False)
-    _server_clock: ServerClock | None = None
+class RedisClock:
+    """The server's clock as far as its last answer tells, carried on by our monotonic one, and its jumps."""
+
+    def __init__(self, clock: Clock, now_ms: int) -> None:
+        self._clock = clock
+        self._now_ms, self._at_ms = now_ms, clock.mono_ms()
+        self._guard = JumpGuard(self)
+
+    def now_ms(self) -> int:
+        return int(self._now_ms + self._clock.mono_ms() - self._at_ms)
+
+    def mono_ms(self) -> float:
+        return self._clock.mono_ms()
+
+    def before(self, lease_ms: int) -> dict[str, int]:
+        """What goes with a claim: for how long no lease may be taken back, and what time it should find."""
+        grace_ms = lease_ms // 3 + SLACK_MS
+        return {"hold_ms": self._guard.hold_ms(lease_ms), "expected": self.now_ms(), "grace_ms": grace_ms}
+
+    def learn(self, now_ms: int, asked_ms: float, lease_ms: int) -> None:
+        """What it showed when it was asked at that monotonic time; a jump begins a grace."""
+        self._now_ms, self._at_ms = now_ms, asked_ms
+        self._guard.hold_ms(lease_ms)
+
+
+class DecodedClaim(NamedTuple):
+    """What was claimed; the runs that cannot be decoded, those whose job cannot be, and why, by run and by job."""
+
+    claimed: Claimed
+    bell: str
+    broken: dict[str, str]
+    without_job: list[LeasedRow]
+    reasons: dict[str, str]
 
     @property
-    def scheduler_version(self) -> int:
-        return self._version
+    def is_whole(self) -> bool:
+        return not self.broken and not self.without_job
+
+
+class RedisOpenState:
+    """What is opened and closed, for a backend and those of other versions that were made from it."""
+
+    clock: RedisClock
+
+    def __init__(self) -> None:
+        self.link: RedisConnections | None = None
+        self.pid = 0
+        self.backends: dict[int, RedisBackend] = {}  # by version
+
+    def forget(self) -> None:
+        for backend in self.backends.values():
+            backend.forget()
+
+
+class RedisBackend:
+    capabilities = Capabilities(name="redis", durable=False)
+
+    def __init__(
+        self, url: str, clock: Clock, deadline_ms: int, version: int, opened: RedisOpenState | None = None
+    ) -> None:
+        self.url, self.address, self.version = url, read_address(url), version
+        self.clock, self.deadline_ms = clock, deadline_ms
+        self.opened = opened or RedisOpenState()
+        self.opened.backends[version] = self
+        self._jobs, self._handed_back = JobCache(), HandedBack(clock)
+        self._entries: dict[int, FeedItem] = {}  # of the feed as last read: many stay for some turns
+        self._term_seen = 0  # the highest number that was answered: no store that lost it gives it away again
+        self._server_clock = ServerClock(clock, self._server_now)
+        self.runs_listener, self.feed_listener = self._listeners()
+
+    @property
+    def is_open(self) -> bool:
+        return self.opened.link is not None
 
     async def open(self) -> None:
-        if self._link is not None:
+        opened = self.opened
+        if opened.link is not None:
             return
-        link = RedisConnections(self._address, self._deadline_ms)
+        link = RedisConnections(self.address, self.deadline_ms)
         try:
             now_ms = await link.open()
         except BaseException:
             await link.close()
             raise
-        link.on_new_home = self._door.at_new_home
-        self._door.time = RedisClock(self._clock, now_ms)
-        self._door.log_turn = asyncio.Lock()
-        self._door.link, self._door.pid = link, os.getpid()
+        link.on_new_home = opened.forget
+        opened.clock = RedisClock(self.clock, now_ms)
+        opened.link, opened.pid = link, os.getpid()
 
     async def close(self) -> None:
-        if self._link is None:
+        opened = self.opened
+        if opened.link is None:
             return
-        link, self._door.link = self._link, None
-        if os.getpid() == self._door.pid:
-            for handle in list(self._door.handles):
-                await handle.hush()
+        link, opened.link = opened.link, None
+        if os.getpid() == opened.pid:
+            for backend in list(opened.backends.values()):
+                await backend.end_waits()
             await link.close()
 
-    def twin(self) -> RedisStore:
-        options: Any = {"clock": self._clock, "deadline_ms": self._deadline_ms}
-        return RedisStore(self._url, **options, scheduler_version=self._version)
+    async def end_waits(self) -> None:
+        listeners = self.runs_listener, self.feed_listener
+        self.runs_listener, self.feed_listener = self._listeners()
+        for listener in listeners:
+            await listener.close()
 
-    def of_version(self, number: int) -> RedisStore:
-        known = self._door.versions.get(number)
-        if isinstance(known, RedisStore):
-            return known
-        other = RedisStore(self._url, clock=self._clock, deadline_ms=self._deadline_ms, scheduler_version=number)
-        other._door = self._door
-        self._door.handles.add(other)
-        self._door.versions[number] = other
-        return other
+    def _listeners(self) -> tuple[RedisListener, RedisListener]:
+        runs, feed = (RedisListener(self.address, bell, self.version) for bell in (BELL_RUNS, BELL_FEED))
+        return runs, feed
 
-    # jobs
+    def twin(self) -> RedisBackend:
+        return RedisBackend(self.url, self.clock, self.deadline_ms, self.version)
 
-    async def put_jobs(
-        self, puts: Sequence[JobPut], *, audit: Audit[list[JobAnswer]] | None = None, now_ms: int | None = None
-    ) -> list[JobAnswer]:
-        check_batch(puts, "jobs")
-        items = [codec.job_put(checked_job(put.job), put.revision) for put in puts]
-        hoped = [("ok", self._revision_before(put) + 1, "", "") for put in puts]
+    def of_version(self, number: int) -> RedisBackend:
+        known = self.opened.backends.get(number)
+        return known or RedisBackend(self.url, self.clock, self.deadline_ms, number, self.opened)
 
-        def read(found: list[codec.Row]) -> list[JobAnswer]:
-            return [script_calls.job_answer(put, row, self._version) for put, row in zip(puts, found, strict=True)]
+    def forget(self) -> None:
+        """Another server has our keys, or they were replaced: what we remember may be of writes that are lost."""
+        self._jobs, self._entries = JobCache(), {}
+        self.runs_listener.move()
+        self.feed_listener.move()
 
-        said = [f"ok {row[1]}  " for row in hoped]
-        put_all = partial(self._recorded, audit, "put_jobs", read, (hoped, said), now_ms, puts=items)
-        return await self._finished_before(put_all, [put.job.id for put in puts], now_ms)
+    # verbs
 
-    async def delete_jobs(
-        self,
-        ids: Sequence[str],
-        *,
-        reason: str = "",
-        audit: Audit[list[Answer]] | None = None,
-        now_ms: int | None = None,
-    ) -> list[Answer]:
-        check_batch(ids, "jobs")
-        asked = {"ids": ids, "reason": reason, "limit": PIECE}
-        said = ["ok"] * len(ids)
-        answers: list[Answer]
-        answers, left = await self._recorded(
-            _of_first(audit), "delete_jobs", _behind_answers, ((said, ()), said), now_ms, **asked
-        )
-        if left:
-            await self._finish(left, now_ms)
-        return answers
+    async def read(self, verb: str, *args: Any, now_ms: int | None = None) -> Any:
+        return await verbs.VERBS[verb](self.calls(now_ms), *args)
 
-    async def get_jobs(self, ids: Sequence[str]) -> list[Job | None]:
-        check_batch(ids, "jobs")
-        found, reading = await self._job_rows("get_jobs", ids=ids), JobReading(self._jobs)
-        return reading.answer([reading.job(codec.job_given(row)) if row else None for row in found])
-
-    async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
-        return await listing.list_jobs(self._open(), self._jobs, where or JobFilter(), after, check_page(limit))
-
-    async def move_jobs(
-        self, ids: Sequence[str], to: int, *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
-    ) -> list[Answer]:
-        check_batch(ids, "jobs")
-        asked, said = {"to": check_version(to), "limit": PIECE}, ["ok"] * len(ids)
-        answers: list[Answer]
-        answers, left = await self._recorded(
-            _of_first(audit), "move_jobs", _behind_answers, ((said, []), said), now_ms, ids=ids, after=False, **asked
-        )
-        while left:
-            job_id, after = left.pop()
-            left += (await self._run("move_jobs", now_ms, ids=[job_id], after=after, **asked))[1]
-        return answers
-
-    async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
-        found = await self._job_rows("due", after=after or False, before=before_ms, limit=limit)
-        reading = JobReading(self._jobs)
-        return reading.answer(reading.jobs([codec.job_given(row) for row in found]))
-
-    # plan
-
-    async def feed(self, *, limit: int, wait_ms: int = 0, now_ms: int | None = None) -> Feed:
-
-        async def look(waited_ms: float) -> Looked[Feed]:
-            known = self._entries
-            at_ms = None if now_ms is None else now_ms + int(waited_ms)
-            exact = [entry_id for entry_id in known if entry_id < script_calls.COUNTED_MAX]
-            found = await self._open().run_raw("feed", limit=limit, known=exact, now=at_ms, v=self._version)
-            if self._entries is not known:  # forgotten meanwhile: at another server the same ids may be other entries
-                return await look(waited_ms)
-            items = script_calls.feed_items(found[2], known)
-            self._entries = {item.id: item for item in items}
-            return Feed(items, int(found[0])), bool(items), None, place_of(found[1].decode())
-
-        return await self._wait(look, wait_ms)
-
-    async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
-        check_plan(plan)
-        said = await self._run("advance", now_ms, **script_calls.plan_of(term, plan))
-        answer, at_ms, firings, updates, ready, seats, waiting = said
-        made = tuple([Answer(each) for each in firings])
-        learnt = tuple([Answer(each) for each in updates])
-        return Advanced(Answer(answer), at_ms, made, learnt, ready, seats, tuple(waiting))
-
-    # runs
-
-    async def enqueue(
-        self,
-        runs: Sequence[Run],
-        *,
-        notes: Sequence[NotePut] = (),
-        ready_max: int = READY_MAX,
-        unless_live: bool = False,
-        audit: Audit[list[RunAnswer]] | None = None,
-        now_ms: int | None = None,
-    ) -> list[RunAnswer]:
-        check_batch(runs, "runs")
-        asked = None if notes or unless_live or audit is not None else fast_path.enqueue_of(runs, self._version)
-        if asked and await self._open().try_plain("enqueue_plain", **asked, ready_max=ready_max, now=now_ms):
-            return [RunAnswer(Answer.OK, run_id) for run_id in asked["ids"]]
-        made = [codec.checked_row(run) for run in runs]
-        written = codec.note_rows(checked_notes(notes))
-        ids = [row[0] for row in made]
-
-        def read(found: Any) -> list[RunAnswer]:
-            return _run_answers(ids, [["ok", ""]] * len(ids) if found is True else found)
-
-        guess = True, ["ok "] * len(ids)
-        asked = {"rows": made, "notes": written, "ready_max": ready_max, "unless_live": unless_live}
-        return await self._recorded(audit, "enqueue", read, guess, now_ms, **asked)
-
-    async def claim(
-        self,
-        *,
-        node: str,
-        token: str,
-        limit: int,
-        lease_ms: int,
-        first: int = 1,
-        losses_max: int = LOSSES_MAX,
-        feed_max: int = FEED_MAX,
-        wait_ms: int = 0,
-        now_ms: int | None = None,
-    ) -> Claimed:
-        check_first(first)
-        asking = {"node": node, "token": token, "limit": min(limit, BATCH_MAX), "lease_ms": lease_ms, "first": first}
-        asking |= {"losses_max": losses_max, "feed_max": feed_max}
-
-        async def look(waited_ms: float) -> Looked[Claimed]:
-            claimed, place = await self._take(asking, None if now_ms is None else now_ms + int(waited_ms))
-            left_ms = None if claimed.look_again_ms is None else claimed.look_again_ms - claimed.now_ms
-            return claimed, bool(claimed.runs) or claimed.answer is not Answer.OK, left_ms, place
-
-        offers = self._offer_of(asking) if wait_ms > 0 and now_ms is None else None
-        return await self._wait(look, wait_ms, node=node, offers=offers, accept=self._gift)
-
-    async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
-        check_batch(renewals, "renewals")
-        for renewal in renewals:
-            self._leases.forget(renewal.run_id)
-        answers = await self._run("renew", now_ms, items=script_calls.renewal_rows(renewals), lease_ms=lease_ms)
-        return [Renewed(Answer(answer), cancel) for answer, cancel in answers]
-
-    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
-        check_settlements(settlements)
-        await asyncio.sleep(0)  # a claim of the same moment goes first: the server is at it while we write this down
-        asked = self._leases.settle_of(settlements)
-        if asked is not None and await self._open().try_plain("settle_plain", **asked):
-            return [Answer.OK] * len(settlements)
-        items = [codec.settlement_row(settlement) for settlement in settlements]
-        answers = await self._run("settle", now_ms, items=items, at_the_gate=AT_THE_GATE)
-        return [Answer.OK] * len(items) if answers is True else [Answer(each) for each in answers]
-
-    async def cancel(
-        self,
-        *,
-        run_ids: Sequence[str] = (),
-        job_id: str | None = None,
-        reason: str = "",
-        audit: Audit[list[RunAnswer]] | None = None,
-        now_ms: int | None = None,
-    ) -> list[RunAnswer]:
-        check_batch(run_ids, "runs")
-        return await self._cancel(script_calls.cancel_of(run_ids, job_id, reason, PIECE), audit, now_ms)
-
-    async def revive(
-        self, run_ids: Sequence[str], *, audit: Audit[list[RunAnswer]] | None = None, now_ms: int | None = None
-    ) -> list[RunAnswer]:
-        check_batch(run_ids, "runs")
-        read, guess = partial(_run_answers, run_ids), ([("ok", "")] * len(run_ids), ["ok "] * len(run_ids))
-        return await self._recorded(audit, "revive", read, guess, now_ms, ids=run_ids, at_the_gate=AT_THE_GATE)
-
-    async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
-        return await listing.list_runs(self._open(), where or RunFilter(), after, check_page(limit))
-
-    async def get_runs(self, ids: Sequence[str]) -> list[Run | None]:
-        check_batch(ids, "runs")
-        reading = codec.RunReading()
-        return reading.answer(reading.runs(await self._open().run_raw("get_runs", ids=ids)))
-
-    async def now(self) -> int:
-        if self._server_clock is None:
-            self._server_clock = ServerClock(self._clock, self._server_now)
-        return await self._server_clock.now_ms()
-
-    async def _server_now(self) -> int:
-        return await self._open().time_ms()
-
-    async def counts(self, *, all_versions: bool = False) -> Counts:
-        return Counts(*await self._run("counts", all_versions=all_versions))
-
-    async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
-        found = await self._run("lines", now_ms, before=before or "")
-        return tuple([QueueDepth(ready, None if first_ms is False else first_ms) for ready, first_ms in found])
-
-    async def problems(self) -> tuple[str, ...]:
-        return problems_of(await self._open().info(), self._address)
-
-    async def prune(self, what: Pruning, *, audit: Audit[int] | None = None) -> int:
-        check_pruning(what, is_told=audit is not None)
-        if audit is not None:
-            guess = len(what.ids), [str(len(what.ids))]
-            return await self._recorded(audit, "prune", int, guess, **script_calls.pruning_of(what, what.limit))
-        gone = 0
-        while gone < what.limit:
-            piece = min(PIECE, what.limit - gone)
-            went = int(await self._run("prune", **script_calls.pruning_of(what, piece)))
-            gone += went
-            if went < piece:
-                break
-        return gone + await self._finish(limit=what.limit - gone)
-
-    # notes
-
-    async def put_notes(
-        self, puts: Sequence[NotePut], *, audit: Audit[list[Answer]] | None = None, now_ms: int | None = None
-    ) -> list[Answer]:
-        written, said = codec.note_rows(checked_notes(puts)), ["ok"] * len(puts)
-        return await self._recorded(audit, "put_notes", _answers, (said, said), now_ms, puts=written)
-
-    async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
-        found, reading = listing.note_rows(self._open(), prefix, expired=False, now_ms=now_ms), codec.note_reading()
-        return reading.answer([note async for row in found if (note := reading(row, row[0])) is not None])
-
-    # nodes and terms
-
-    async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
-        check_version(node.scheduler_version)
-        await self._run("beat", now_ms, ttl_ms=ttl_ms, **script_calls.node_of(node))
-
-    async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
-        return script_calls.nodes_from(await self._run("nodes", now_ms))
-
-    async def leave(self, node_id: str) -> None:
-        await self._run("leave", id=node_id)
-
-    async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
-        term = Term(*await self._run("elect", now_ms, node=node_id, ttl_ms=ttl_ms, seen=self._term_seen))
+    async def write(
+        self, verb: str, *args: Any, audit: Audit | None = None, now_ms: int | None = None, unless_moved: bool = False
+    ) -> Any:
+        calls = self.calls(now_ms, audit, unless_moved=unless_moved)
+        if verb != "elect":
+            return await verbs.VERBS[verb](calls, *args)
+        node_id, ttl_ms = args
+        term = await verbs.elect(calls, node_id, ttl_ms, self._term_seen)
         self._term_seen = max(self._term_seen, term.number)
         return term
 
-    async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
-        await self._run("resign", now_ms, node=node_id, term=term)
+    async def feed(self, limit: int, *, now_ms: int | None) -> Look[Feed]:
+        while True:
+            known = self._entries
+            exact = [entry_id for entry_id in known if entry_id < codec.COUNTED_MAX]
+            found = await self.calls(now_ms).raw("feed", limit=limit, known=exact)
+            if self._entries is known:
+                break  # else forgotten meanwhile: at another server the same ids may be other entries
+        items = codec.feed_items(found[2], known)
+        self._entries = {item.id: item for item in items}
+        return Look(Feed(items, int(found[0])), mark=place_of(found[1].decode()))
 
-    # versions
+    async def advance(self, term: int, planned: Plan, *, now_ms: int | None) -> Advanced:
+        found = await self.calls(now_ms)("advance", **codec.plan_of(term, planned))
+        answer, at_ms, firings, updates, ready, seats, waiting = found
+        made, learnt = ([Answer(each) for each in answers] for answers in (firings, updates))
+        return Advanced(Answer(answer), at_ms, tuple(made), tuple(learnt), ready, seats, tuple(waiting))
 
-    async def versions(self, *, now_ms: int | None = None) -> list[Version]:
-        found = await self._run("versions", now_ms)
-        return [Version(number, Counts(*counts), term, leader) for number, counts, term, leader in found]
+    async def enqueue(
+        self,
+        made: Sequence[Run],
+        puts: Sequence[NotePut],
+        *,
+        ready_max: int,
+        unless_live: bool,
+        audit: Audit | None,
+        now_ms: int | None,
+        unless_moved: bool,
+    ) -> list[RunAnswer]:
+        rows, calls = codec.checked_rows(made), self.calls(now_ms, audit, unless_moved=unless_moved)
+        asked = {"notes": codec.note_rows(puts), "ready_max": ready_max, "unless_live": unless_live}
+        found = await calls("enqueue", rows=rows, **asked)
+        ids = [row[0] for row in rows]
+        if found is True:
+            return [RunAnswer(Answer.OK, run_id) for run_id in ids]
+        return verbs.run_answers(ids, found)
 
-    async def drop_version(
-        self, number: int, *, audit: Audit[Answer] | None = None, now_ms: int | None = None
-    ) -> Answer:
-        asked = {"number": check_version(number)}
-        return await self._recorded(audit, "drop_version", Answer, ("ok", ["ok"]), now_ms, **asked)
+    async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None) -> list[Answer]:
+        await asyncio.sleep(0)  # a claim of the same moment goes first: the server works on it while we encode this
+        items = [codec.settlement_row(settlement) for settlement in settlements]
+        answers = await self.calls(now_ms)("settle", items=items, at_the_gate=AT_THE_GATE)
+        return [Answer.OK] * len(items) if answers is True else [Answer(each) for each in answers]
 
-    # wake-ups
+    async def prune(self, what: Pruning, *, audit: Audit | None, now_ms: int | None, unless_moved: bool) -> int:
+        return await verbs.prune(self.calls(now_ms, audit, unless_moved=unless_moved), what)
 
-    async def wake(self) -> None:
-        await self._run("wake")
+    async def now(self) -> int:
+        return await self._server_clock.now_ms()
 
-    # records
+    async def _server_now(self) -> int:
+        return await self.link().time_ms()
 
-    async def log(self, lines: Sequence[AuditLine]) -> None:
-        check_batch(lines, "lines")
-        await self._recorded(lambda _: lines, "log", bool, (True, ()))
+    async def problems(self) -> tuple[str, ...]:
+        return problems_of(await self.link().info(), self.address)
 
-    async def read_log(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
-        limit = check_page(limit)
-        found = await self._run("read_log", after=after, limit=limit + 1, newest=newest)
-        lines = [listing.decode_line(line) for line in found[:limit]]
-        following = lines[-1].seq if len(found) > limit else None
-        return LogPage(tuple(reversed(lines)) if newest else tuple(lines), following)
+    def calls(self, now_ms: int | None = None, audit: Audit | None = None, *, unless_moved: bool = False) -> RedisCalls:
+        return RedisCalls(self.link(), self._jobs, self.version, now_ms, audit, unless_moved)
 
-    async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
-        limit = check_page(limit)
-        if after is None and await self._run("unfinished"):
-            await self._finish()  # what is noted of it goes into no dump, and where that is loaded nobody would end it
-        return await listing.dump(self._open(), self._jobs, after, limit)
+    def link(self) -> RedisConnections:
+        """The connections, if this process may use them now."""
+        opened = self.opened
+        if opened.link is None or os.getpid() != opened.pid:
+            raise shut(self.address.name, opened.pid, is_open=opened.link is not None)
+        return opened.link
 
-    async def load(self, records: Sequence[tuple[str, Any]]) -> int:
-        check_batch(records, "records")
-        read = [read_record(kind, data) for kind, data in records]
-        jobs = [value.id for value in read if isinstance(value, Job)]
-        items, new = [script_calls.record_row(value) for value in read], 0
-        for first in range(0, len(items), PIECE):
-            load = partial(self._run, "load", items=items[first : first + PIECE])
-            new += sum(await self._finished_before(load, jobs))
-        return new
+    # claims
+
+    async def claim(self, request: ClaimRequest, *, now_ms: int | None) -> Look[Claimed]:
+        """What cannot be decoded is handed back or ends; if that was all, the next ones are taken."""
+        while True:
+            found = await self._claim_once(request, now_ms)
+            claimed = found.claimed
+            if not found.is_whole:
+                await self._clear(found, request, now_ms)
+            if claimed.runs or found.is_whole:
+                again_ms = None if claimed.look_again_ms is None else claimed.look_again_ms - claimed.now_ms
+                return Look(claimed, again_ms, place_of(found.bell))
+
+    async def _claim_once(self, request: ClaimRequest, now_ms: int | None) -> DecodedClaim:
+        clock, asked_ms = self.opened.clock, self.clock.mono_ms()
+        guarded = {"hold_ms": 0, "expected": False} if now_ms is not None else clock.before(request.lease_ms)
+        found = self.decoded(await self.calls(now_ms).raw("claim", **structs.asdict(request), **guarded))
+        if now_ms is None:
+            clock.learn(found.claimed.now_ms, asked_ms, request.lease_ms)
+        return found
+
+    def decoded(self, parts: list[bytes]) -> DecodedClaim:
+        answer, rows, stops, again_ms, now_ms, bell, strays, healed = codec.claim_head(parts[0])
+        _warn(strays, healed)
+        jobs: dict[str, Job] = {}
+        reasons: dict[str, str] = {}
+        for row in rows:
+            try:
+                jobs[row[0]] = legible(self.job, codec.stored_job(row), f"job {row[0]!r}")
+            except StoreError as error:
+                reasons[row[0]] = str(error.__cause__)
+        runs: list[Run] = []
+        broken: dict[str, str] = {}
+        for run_id, state, body in codec.run_parts(parts, first=1):
+            try:
+                if not state:  # the function could not read all of it, and names the fields
+                    raise ValueError(f"another client wrote its {body.decode()}")
+                runs.append(codec.run((run_id, state, body)))
+            except UNREADABLE as error:
+                broken[run_id.decode()] = f"it cannot be read ({error})"
+        without_job: list[LeasedRow] = []
+        if reasons:
+            without_job = [LeasedRow(run.id, run.token, run.job_id, run.fence) for run in runs if run.job_id in reasons]
+            runs = [run for run in runs if run.job_id not in reasons]
+        look_again_ms = None if again_ms is False else again_ms
+        claimed = Claimed(Answer(answer), tuple(runs), jobs, stops, look_again_ms, now_ms)
+        return DecodedClaim(claimed, bell, broken, without_job, reasons)
+
+    async def _clear(self, found: DecodedClaim, request: ClaimRequest, now_ms: int | None) -> None:
+        """A run that cannot be decoded is dead; one whose job cannot be is for others."""
+        calls = self.calls(now_ms)
+        if found.broken:
+            await calls("bury", token=request.token, items=[*found.broken.items()])
+        if found.without_job:
+            at_ms = found.claimed.now_ms
+            back = self._handed_back.settlements(found.without_job, found.reasons, request.node, at_ms)
+            items = [codec.settlement_row(each) for each in back]
+            await calls("settle", items=items, at_the_gate=AT_THE_GATE)
+
+    def offer(self, request: ClaimRequest, looked: Claimed) -> bytes | None:
+        """The claim as it goes with a wait, after a look; none where each write waits for the replicas.
+
+        It takes no lease back: the clock may have jumped since the look.
+        """
+        if self.address.wait:
+            return None
+        limits = {"hold_ms": request.lease_ms, "expected": False, "until": looked.now_ms + OFFER_MS}
+        return self.link().packed("claim", _encode(self.calls().packed(structs.asdict(request) | limits)))
+
+    @contextmanager
+    def listen(self, request: ClaimRequest | None, *, is_live: bool) -> Iterator[RedisRest]:
+        self.link()
+        listener = self.feed_listener if request is None else self.runs_listener
+        with listener.listen("" if request is None else request.node) as waiter:
+            yield RedisRest(self, listener, waiter, request if is_live else None)
+
+    # rows
+
+    def job(self, row: Any) -> Job:
+        return self._jobs.job(row)
+
+    def run(self, row: Any) -> Run:
+        """One of `get_runs`, or one that `list_runs` has decoded."""
+        if len(row) == 3:
+            return codec.run(row)
+        if isinstance(row[1], Exception):
+            raise row[1]
+        run: Run = row[1]
+        return run
+
+    def note(self, row: Any) -> Note:
+        return codec.note(row)
 
 
-def _of_first(audit: Audit[list[Answer]] | None) -> Audit[tuple[Any, ...]] | None:
-    return None if audit is None else lambda found: audit(found[0])
+class RedisRest:
+    """A waiting call.
+
+    One that claims leaves its claim with the server while it rests: the write that makes a run ready is followed by
+    that claim, and no other round trip is needed.
+    """
+
+    is_over = False  # `rest` tells: it is the first to compare the wake-ups with the place of the look
+
+    def __init__(
+        self, backend: RedisBackend, listener: RedisListener, waiter: RedisWaiter, request: ClaimRequest | None
+    ) -> None:
+        self._backend, self._listener, self._waiter, self._request = backend, listener, waiter, request
+
+    def begin(self) -> None:
+        self._waiter.look()
+
+    async def rest(self, look: Look[Any], left_ms: float) -> Any | None:
+        waiter = self._waiter
+        nap_ms = min(left_ms, LOOK_AGAIN_MS, LOOK_AGAIN_MS if look.again_ms is None else look.again_ms)
+        # A call does not leave while its offer is under way: what the server claims for it would be lost.
+        offer = None
+        if self._request is not None and nap_ms > OFFER_MS:
+            offer = self._backend.offer(self._request, look.found)
+        self._listener.follow(waiter, look.mark, offer)
+        if waiter.is_asked_back:
+            return look.found
+        await self._backend.clock.wait(waiter.event, max(1.0, nap_ms))
+        answer, waiter.offer_answer = waiter.offer_answer, None
+        if answer is None:
+            return None
+        found = self._backend.decoded(answer[0])
+        # Of what cannot be decoded nothing is answered: the same claim, asked again, sees to that.
+        return found.claimed if found.is_whole and has_answer(found.claimed) else None
 
 
-def _answers(found: Sequence[str]) -> list[Answer]:
-    return [Answer(each) for each in found]
+class RedisStore(StoreHandle):
+    backend: RedisBackend
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        deadline_ms: int = DEADLINE_MS,
+        scheduler_version: int = SCHEDULER_VERSION,
+    ) -> None:
+        clock = clock or SystemClock()
+        backend = RedisBackend(url, clock, deadline_ms, check_version(scheduler_version))
+        super().__init__(backend, clock=clock, deadline_ms=deadline_ms + HANDLE_SLACK_MS)
 
 
-def _behind_answers(found: codec.Row) -> tuple[Any, ...]:
-    """The answers, and what else was said."""
-    return _answers(found[0]), *found[1:]
-
-
-def _run_answers(run_ids: Sequence[str], found: Sequence[codec.Row]) -> list[RunAnswer]:
-    return [RunAnswer(Answer(answer), run_id, detail) for run_id, (answer, detail) in zip(run_ids, found, strict=True)]
+def _warn(strays: list[str], healed: list[str]) -> None:
+    """What another client did to our keys, and what became of it; each is found once."""
+    for key in strays:
+        _log.warning("the key %s was in a queue and is no run of ours: another client wrote it; it was taken out", key)
+    for key in healed:
+        _log.warning("the stream %s or its group was deleted by another client; it was made anew, no run is lost", key)

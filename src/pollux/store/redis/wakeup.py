@@ -18,7 +18,6 @@ been for them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,7 +25,7 @@ from redis.exceptions import RedisError
 
 from pollux.store.redis.address import RedisAddress
 from pollux.store.redis.connection import BlockingConnection
-from pollux.store.redis.scripts import name_of
+from pollux.store.redis.library import name_of
 
 BLOCK_MS = 30_000
 SLACK_S = 2.0
@@ -43,33 +42,30 @@ def place_of(text: str) -> Place:
     return int(milliseconds), int(number)
 
 
-Offer = Callable[[bool], bytes]  # a claim, packed; true: for a server that may not know its script
-
-
 class RedisWaiter:
-    """Somebody who waits, perhaps for a node; it remembers all rings since it listens."""
+    """One waiting call, perhaps of a node; it remembers all rings since it listens."""
 
     __slots__ = (
-        *("_ear", "_has_missed", "_is_last_look", "_rings", "_since"),
-        *("event", "gift", "is_asleep", "looked_at", "node"),
+        *("_has_missed", "_is_last_look", "_listener", "_rings", "_since"),
+        *("event", "is_asleep", "looked_at", "node", "offer_answer"),
     )
 
-    def __init__(self, ear: RedisListener, node: str) -> None:
-        self._ear, self.node = ear, node
+    def __init__(self, listener: RedisListener, node: str) -> None:
+        self._listener, self.node = listener, node
         self.event = asyncio.Event()
         self.is_asleep = False
-        self.gift: Any = None  # what the server answered to our offer
+        self.offer_answer: Any = None  # what the server answered to the offer of this call
         self._rings: list[tuple[Place, bool]] = []  # where, and whether it asks us to come back
         self._since: Place | None = None  # where the bell stood at our first look
         self.looked_at: Place | None = None  # and at our last
         self._has_missed = self._is_last_look = False
 
     def __enter__(self) -> Self:
-        self._ear.admit(self)
+        self._listener.admit(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._ear.dismiss(self)
+        self._listener.dismiss(self)
 
     def wake(self) -> None:
         self.is_asleep = False
@@ -113,13 +109,13 @@ class RedisListener:
 
     def __init__(self, address: RedisAddress, bell: str, version: int) -> None:
         self._key = f"{address.prefix}:{name_of(version, bell)}"
-        self._listener = BlockingConnection(address)
+        self._connection = BlockingConnection(address)
         self._waiters: set[RedisWaiter] = set()
         self._reader: asyncio.Task[None] | None = None
         self._gone: set[asyncio.Task[None]] = set()  # readers that were told to end
         self._place: Place | None = None  # up to here it was read; None: not known, and nobody is heard
         self._stopped_at: Place | None = None  # up to here it was read before the connection broke
-        self._offer: tuple[RedisWaiter, Offer] | None = None  # goes with the next wait
+        self._offer: tuple[RedisWaiter, bytes] | None = None  # a packed claim that goes with the next wait
         self._offered: RedisWaiter | None = None  # whose offer the server has
         self._offer_until = 0.0
 
@@ -139,12 +135,12 @@ class RedisListener:
         if self._offered is waiter:
             self._offered = None
             if asyncio.get_running_loop().time() < self._offer_until:
-                self._listener.cut()
+                self._connection.cut()
                 self._end_reader()
                 if any(each.is_asleep for each in self._waiters):
                     self._reader = asyncio.create_task(self._read())
 
-    def follow(self, waiter: RedisWaiter, place: Place, offer: Offer | None = None) -> None:
+    def follow(self, waiter: RedisWaiter, place: Place, offer: bytes | None = None) -> None:
         """Before going to sleep: nothing that rings after that place is missed.
 
         A look that was before what we heard is taken again; but if it stands where it stood, the bell was begun anew.
@@ -189,7 +185,7 @@ class RedisListener:
         self._end_reader()
         if self._gone:
             await asyncio.wait(self._gone)
-        await self._listener.close()
+        await self._connection.close()
 
     async def _read(self) -> None:
         rest_s = BACKOFF_MIN_S
@@ -223,7 +219,7 @@ class RedisListener:
         return place
 
     async def _end_of_bell(self, command: str, *ends: str) -> Place:
-        found = await self._listener.ask(command, self._key, *ends, "COUNT", 1, within_s=SLACK_S)
+        found = await self._connection.ask(command, self._key, *ends, "COUNT", 1, within_s=SLACK_S)
         return place_of(found[0][0].decode()) if found else (0, 0)
 
     async def _hear(self, after: Place) -> None:
@@ -231,14 +227,14 @@ class RedisListener:
         offer = None
         if self._offer is not None:
             (self._offered, offer), self._offer = self._offer, None
-        await self._listener.ask(*block, within_s=BLOCK_MS / 1000 + SLACK_S, tell=self._tell, offer=offer)
+        await self._connection.ask(*block, within_s=BLOCK_MS / 1000 + SLACK_S, tell=self._tell, offer=offer)
 
     def _tell(self, answers: list[Any]) -> None:
         """Called with the answer itself, so that whoever is woken goes before us: we are not waited for."""
-        found, *gifts = answers
+        found, *others = answers
         waiter, self._offered = self._offered, None
-        if waiter is not None and gifts and gifts[0] is not None and not isinstance(gifts[0], Exception):
-            waiter.gift = gifts[0]
+        if waiter is not None and others and others[0] is not None and not isinstance(others[0], Exception):
+            waiter.offer_answer = others[0]
             waiter.wake()
         if found is None or isinstance(found, Exception):
             return

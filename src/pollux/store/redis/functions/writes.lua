@@ -1,0 +1,240 @@
+-- Buffered writes: an operation reads first and gathers its writes; all are made at its end, those to one key in one command.
+-- If one of the keys has a foreign type, nothing is written: what had to be written before the end is restored
+-- (`writes.run`).
+local writes = { writers = {} } -- what modules write at the end: each checks its keys, then writes
+local call, text, DEFAULT = op.call, op.text, op.DEFAULT
+local ARGUMENTS_MAX = 4000 -- of one command
+local SEAL = "move:seal" -- the note of a store that must not be changed
+local COMMANDS = {
+  zset = { function(...) call("ZADD", ...) end, function(...) call("ZREM", ...) end },
+  hash = { function(...) call("HSET", ...) end, function(...) call("HDEL", ...) end },
+}
+
+function writes.check(key, kind)
+  if op.sound[key] then
+    return
+  end
+  local found = call("TYPE", key).ok
+  if found ~= "none" and found ~= kind then
+    error({ err = "WRONGTYPE the key " .. key .. " is a " .. found })
+  end
+  op.sound[key] = true
+end
+
+local function in_parts(command, key, arguments)
+  for first = 1, #arguments, ARGUMENTS_MAX do
+    command(key, unpack(arguments, first, math.min(first + ARGUMENTS_MAX - 1, #arguments)))
+  end
+end
+
+local function write(key, batch)
+  local drops, puts, n = {}, {}, 0
+  for member in pairs(batch.drops) do
+    n = n + 1
+    drops[n] = member
+  end
+  n = 0
+  local is_zset = batch.kind == "zset"
+  for member, value in pairs(batch.puts) do
+    if is_zset then
+      puts[n + 1], puts[n + 2] = value, member
+    else
+      puts[n + 1], puts[n + 2] = member, value
+    end
+    n = n + 2
+  end
+  in_parts(COMMANDS[batch.kind][2], key, drops)
+  in_parts(COMMANDS[batch.kind][1], key, puts)
+end
+
+local function batch_of(kind, key)
+  local batch = { kind = kind, puts = {}, drops = {} }
+  op.gathered[key] = batch
+  return batch
+end
+
+-- a member and its score in a sorted set, or a field and its value in a hash
+function writes.put(kind, key, member, value)
+  local batch = op.gathered[key] or batch_of(kind, key)
+  batch.puts[member] = value
+end
+
+function writes.drop(kind, key, member)
+  local batch = op.gathered[key] or batch_of(kind, key)
+  batch.puts[member] = nil
+  batch.drops[member] = true
+end
+
+-- how the members of a batch stand by now, as a batch that brings it back
+local function standing(key, batch)
+  local members, before = {}, { kind = batch.kind, puts = {}, drops = {} }
+  for member in pairs(batch.drops) do
+    members[#members + 1] = member
+  end
+  for member in pairs(batch.puts) do
+    members[#members + 1] = member
+  end
+  in_parts(function(_, ...)
+    local asked = { ... }
+    for n, value in ipairs(call(batch.kind == "zset" and "ZMSCORE" or "HMGET", key, ...)) do
+      if value then
+        before.puts[asked[n]] = value
+      else
+        before.drops[asked[n]] = true
+      end
+    end
+  end, key, members)
+  return before
+end
+
+-- who looks at a key that this operation writes to looks at what will be there
+function writes.flush(key)
+  local batch = op.gathered[key]
+  if batch then
+    writes.check_all()
+    if op.undos then
+      op.undos[#op.undos + 1] = { key, standing(key, batch) }
+    end
+    write(key, batch)
+    op.gathered[key] = nil
+  end
+  return key
+end
+
+function writes.field_of(key, field)
+  local batch = op.gathered[key]
+  if batch and batch.puts[field] ~= nil then
+    return batch.puts[field]
+  end
+  return not (batch and batch.drops[field]) and call("HGET", key, field)
+end
+
+-- what `meta` of a version says, read once: numbers, and of each stream the entry that was delivered last, and one that stays
+local META_FIELDS = { "seq", "entries", "ends", "seen", "owed1", "owed2", "owed3", "granted", "clock", "stops", "notes", "jobs",
+  "last1", "last2", "last3", "kept1", "kept2", "kept3" }
+local NUMBERS = 12 -- the first ones
+local SHARED = { seq = true, stops = true, notes = true } -- over all versions
+
+local function counters_in(version)
+  local counters = op.counters[version]
+  if not counters then
+    counters = {}
+    local meta = op.keys_in(version).meta
+    local row = call("HMGET", meta, unpack(META_FIELDS))
+    op.sound[meta] = true
+    for n = 1, NUMBERS do
+      counters[META_FIELDS[n]] = tonumber(row[n] or 0)
+    end
+    for n = NUMBERS + 1, #META_FIELDS do
+      counters[META_FIELDS[n]] = row[n] or ""
+    end
+    op.counters[version], op.new_counters[version] = counters, {}
+  end
+  return counters
+end
+
+function writes.count_in(version, field)
+  return counters_in(version)[field]
+end
+
+function writes.set_count_in(version, field, value)
+  local counters = counters_in(version)
+  if counters[field] ~= value then
+    counters[field] = value
+    op.new_counters[version][field] = value
+  end
+end
+
+function writes.count_of(field)
+  return counters_in(SHARED[field] and DEFAULT or op.here.version)[field]
+end
+
+function writes.set_count(field, value)
+  writes.set_count_in(SHARED[field] and DEFAULT or op.here.version, field, value)
+end
+
+function writes.next_seq()
+  local counters = counters_in(DEFAULT)
+  local seq = counters.seq + 1
+  counters.seq, op.new_counters[DEFAULT].seq = seq, seq
+  return seq
+end
+
+-- all keys that this operation will write to, as far as is known by now
+function writes.check_all()
+  local check = writes.check
+  for _, writer in ipairs(writes.writers) do
+    writer.check()
+  end
+  for _, writer in ipairs(op.writers) do
+    writer.check()
+  end
+  check(op.keys.home, "hash")
+  for key, batch in pairs(op.gathered) do
+    check(key, batch.kind)
+  end
+end
+
+local function write_counters()
+  for version, changed in pairs(op.new_counters) do
+    if next(changed) then
+      local fields = {}
+      for field, value in pairs(changed) do
+        fields[#fields + 1] = field
+        fields[#fields + 1] = type(value) == "number" and text(value) or value
+      end
+      call("HSET", op.keys_in(version).meta, unpack(fields))
+      op.new_counters[version] = {}
+    end
+  end
+end
+
+local function commit()
+  writes.check_all()
+  for _, writer in ipairs(writes.writers) do
+    writer.write()
+  end
+  for _, writer in ipairs(op.writers) do
+    writer.write()
+  end
+  for key, batch in pairs(op.gathered) do
+    write(key, batch)
+  end
+  write_counters()
+  for _, writer in ipairs(writes.writers) do
+    if writer.ring then
+      writer.ring()
+    end
+  end
+end
+
+local function run(body)
+  if op.args.unless_moved and call("HEXISTS", op.keys.notes, SEAL) == 1 then
+    error({ err = "SEALED the store is being moved, or was" })
+  end
+  local value = body()
+  if value ~= nil then
+    commit()
+  end
+  return value
+end
+
+-- Run a function that writes.  It answers nothing if it did nothing; a function that it answers is called when all is written.
+-- The answer is its value and how many writes there were: a caller that gets a lower count later knows that writes were
+-- lost.  The count also makes each call a write, so that WAIT for the replicas means all that came before it.
+function writes.run(body)
+  local is_done, value = pcall(run, body)
+  if not is_done then
+    for n = op.undos and #op.undos or 0, 1, -1 do
+      write(unpack(op.undos[n], 1, 2))
+    end
+    error(value, 0)
+  end
+  if value == nil then
+    return nil
+  end
+  local answer = type(value) == "function" and value() or cmsgpack.pack(value)
+  return { answer, call("HINCRBY", op.keys.home, "count", 1) }
+end
+
+return writes

@@ -1,2 +1,0 @@
-#!lua flags=no-writes
-return add_parts({}, A.ids)
