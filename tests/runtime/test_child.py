@@ -493,7 +493,7 @@ async def test_a_child_whose_node_lost_the_lease_meanwhile_never_begins_its_hand
     attempt.trust_until = shop.clock.mono_ms()
     await emptied(shop.pool)
     assert shop.settler.backlog == 0, "nothing is recorded"
-    assert attempt.asked is StopReason.LOST
+    assert attempt.stop_reason is StopReason.LOST
     assert not mark.exists()
 
 

@@ -24,7 +24,7 @@ def a_manner():
 
 async def test_who_sees_no_runs_of_strangers_claims_as_ever():
     _, backoff = a_manner()
-    backoff.record(seated=3, asked=3, claimed=3, lets_others=False)
+    backoff.record(seated=3, limit=3, claimed=3, others_can=False)
     assert not backoff.is_polling
     assert backoff.limit(4) == 4
     assert backoff.rest_ms(100) == 100
@@ -32,7 +32,7 @@ async def test_who_sees_no_runs_of_strangers_claims_as_ever():
 
 async def test_who_sees_one_looks_now_and_then_for_half_a_minute():
     clock, backoff = a_manner()
-    backoff.record(seated=0, asked=3, claimed=1, lets_others=True)
+    backoff.record(seated=0, limit=3, claimed=1, others_can=True)
     assert backoff.is_polling
     assert backoff.limit(4) == 100
     assert 375 <= backoff.rest_ms(100) <= 625
@@ -43,15 +43,15 @@ async def test_who_sees_one_looks_now_and_then_for_half_a_minute():
 async def test_looks_that_find_nothing_else_come_less_often_but_at_least_every_two_seconds_or_so():
     _, backoff = a_manner()
     for _ in range(10):
-        backoff.record(seated=0, asked=100, claimed=1, lets_others=True)
+        backoff.record(seated=0, limit=100, claimed=1, others_can=True)
     assert 1_500 <= backoff.rest_ms(100) <= 2_500
-    backoff.record(seated=1, asked=100, claimed=2, lets_others=True)
+    backoff.record(seated=1, limit=100, claimed=2, others_can=True)
     assert backoff.rest_ms(100) <= 625
 
 
 async def test_a_look_that_was_full_is_followed_by_the_next_soon():
     _, backoff = a_manner()
-    backoff.record(seated=0, asked=100, claimed=100, lets_others=True)
+    backoff.record(seated=0, limit=100, claimed=100, others_can=True)
     assert backoff.rest_ms(100) == 100
 
 

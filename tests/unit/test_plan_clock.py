@@ -116,7 +116,7 @@ def test_a_new_leader_puts_right_what_lies_too_far_ahead_and_notes_it():
 
     again = Leader(world)
     again.read()
-    assert not again.planner._term.clock.is_looking, "it was put right, and the next leader looks again"
+    assert not again.planner._term.clock.is_scanning, "it was put right, and the next leader looks again"
 
 
 def test_the_look_begins_again_with_the_next_leader_until_all_is_written():
@@ -161,7 +161,7 @@ def test_a_clock_that_comes_back_by_more_than_seconds_is_looked_at(by_ms, is_loo
     world.now_ms = noted.highest_ms - by_ms
     again = Leader(world)
     again.read()
-    assert again.planner._term.clock.is_looking is is_looked_at
+    assert again.planner._term.clock.is_scanning is is_looked_at
     assert noted.is_behind(world.now_ms) is is_looked_at
 
 

@@ -32,7 +32,7 @@ class TermClock:
     """The highest time known in a term, and the scan after a jump back."""
 
     def __init__(self, version: int) -> None:
-        self.is_looking = False
+        self.is_scanning = False
         self.runs_after: str | None = None  # cursor of the next page of waiting runs; "": the first; None: none is left
         self.earlier: dict[str, int] = {}  # run -> its corrected visible time
         self._key = clock_key(version)
@@ -52,21 +52,21 @@ class TermClock:
         """Record a time that the store's clock has reached."""
         self._highest_ms = max(self._highest_ms, at_ms)
 
-    def begins_to_look(self, now_ms: int, seen_ms: int) -> bool:
+    def begins_scan(self, now_ms: int, seen_ms: int) -> bool:
         """Start a scan if the clock, at `now_ms` after `seen_ms`, is behind the highest time; False if none is needed.
 
-        A scan in progress starts anew only after another jump back.
+        A scan in progress restarts only after another jump back.
         """
-        if now_ms >= self._highest_ms - CAME_BACK_MS or (self.is_looking and now_ms >= seen_ms - CAME_BACK_MS):
+        if now_ms >= self._highest_ms - CAME_BACK_MS or (self.is_scanning and now_ms >= seen_ms - CAME_BACK_MS):
             self._highest_ms = max(self._highest_ms, now_ms)
             return False
-        self.is_looking, self._is_noted = True, False
+        self.is_scanning, self._is_noted = True, False
         self.runs_after = ""
         self.earlier.clear()
         self._back = ClockSetBack(at_ms=now_ms, by_ms=self._highest_ms - now_ms)
         return True
 
-    def put_right(self, jobs: int) -> None:
+    def count_corrected(self, jobs: int) -> None:
         """Count the jobs of a page whose due time was too far ahead."""
         if self._back is not None:
             self._back = replace(self._back, jobs=self._back.jobs + jobs)
@@ -86,17 +86,17 @@ class TermClock:
 
     def notes(self, now_ms: int, *, is_written: bool) -> tuple[NotePut, ...]:
         """The clock note for a plan; `is_written`: all corrected due times are in the store."""
-        is_over = self.is_looking and is_written and self.runs_after is None and not self.earlier
-        if self.is_looking and not is_over and self._is_noted:
+        is_over = self.is_scanning and is_written and self.runs_after is None and not self.earlier
+        if self.is_scanning and not is_over and self._is_noted:
             return ()
-        if not self.is_looking and now_ms < self._noted_ms + NOTED_MS:
+        if not self.is_scanning and now_ms < self._noted_ms + NOTED_MS:
             return ()
         back = self._back
         if back is not None and is_over:
             back = replace(back, is_over=True)
-        elif back is not None and not self.is_looking and now_ms >= back.at_ms + REPORTED_MS:
+        elif back is not None and not self.is_scanning and now_ms >= back.at_ms + REPORTED_MS:
             back = None
-        highest_ms = self._highest_ms if self.is_looking and not is_over else now_ms
+        highest_ms = self._highest_ms if self.is_scanning and not is_over else now_ms
         return (NotePut(self._key, clock_value(highest_ms, back)),)
 
     def accept(self, plan: Plan) -> None:
@@ -106,8 +106,8 @@ class TermClock:
         noted = [clock_note(Note(put.key, put.value)) for put in plan.notes if put.key == self._key]
         for found in [each for each in noted if each is not None]:
             self._noted_ms, self._is_noted = found.highest_ms, True
-            if self.is_looking and found.back is not None and found.back.is_over:
-                self.is_looking, self._back = False, found.back
+            if self.is_scanning and found.back is not None and found.back.is_over:
+                self.is_scanning, self._back = False, found.back
                 self._highest_ms = found.highest_ms
 
 
@@ -130,8 +130,8 @@ def earlier_ms(run: Run, *, highest_ms: int, now_ms: int) -> int | None:
     if run.cause is Cause.SCHEDULE:
         return now_ms
     made_ms = made_ms_of(run.id)
-    is_made_ahead = made_ms is not None and now_ms + CAME_BACK_MS < made_ms <= run.visible_ms
-    return now_ms if is_made_ahead and run.visible_ms <= highest_ms + NOTED_MS else None
+    is_from_ahead = made_ms is not None and now_ms + CAME_BACK_MS < made_ms <= run.visible_ms
+    return now_ms if is_from_ahead and run.visible_ms <= highest_ms + NOTED_MS else None
 
 
 def _was_handed_back(run: Run) -> bool:

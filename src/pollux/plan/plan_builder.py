@@ -170,7 +170,7 @@ def compose(term: TermState, now_ms: int, *, ready_max: int) -> PlanDraft:
         updates=tuple([change.update for change in draft.changes]),
         notes=(*_unreadable_notes(term, consumed, now_ms), *term.counting.notes(consumed, len(draft.cancels), now_ms)),
     )
-    if term.clock.is_looking or not draft.plan.is_empty():  # the clock note alone causes no write
+    if term.clock.is_scanning or not draft.plan.is_empty():  # the clock note alone causes no write
         _note_clock(term, draft)
     return draft
 

@@ -344,7 +344,7 @@ def learn_all_jobs(term: TermState, found: Sequence[Job | Unreadable], after: st
     inbox, scan = term.inbox, term.inbox.scan_all
     assert scan is not None
     jobs = [job for job in found if isinstance(job, Job)]
-    if term.clock.is_looking:
+    if term.clock.is_scanning:
         _follow_clock(term, jobs)
     if scan.is_ahead:
         jobs = []
@@ -368,7 +368,7 @@ def _follow_clock(term: TermState, jobs: Iterable[Job]) -> None:
     ahead = [job for job in jobs if lies_ahead(job, term.seen_ms)]
     for job in ahead:
         term.follow_back(job.id, term.slots.get(job.id) or term.slots.add(job), term.seen_ms)
-    term.clock.put_right(len(ahead))
+    term.clock.count_corrected(len(ahead))
 
 
 def learn_job(term: TermState, job_id: str, job: Job | Unreadable | None) -> None:

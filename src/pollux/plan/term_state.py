@@ -266,7 +266,7 @@ class TermState:
             self._rewind()
             if now_ms < self.seen_ms - CAME_BACK_MS:
                 self._follow_back(now_ms)
-        if self.clock.begins_to_look(now_ms, self.seen_ms):
+        if self.clock.begins_scan(now_ms, self.seen_ms):
             self.inbox.ask_all_jobs(ahead=True)
         self.seen_ms = now_ms
         if self.stops_end_ms is not None and self.stops_end_ms <= now_ms:
@@ -413,7 +413,7 @@ class TermState:
         inbox = self.inbox
         if self.due or self.held_runs.to_check or inbox.work or inbox.jobs or inbox.runs:
             return True
-        if inbox.notes is not None or inbox.nodes is not None or inbox.scan_all is not None or self.clock.is_looking:
+        if inbox.notes is not None or inbox.nodes is not None or inbox.scan_all is not None or self.clock.is_scanning:
             return True
         if (
             self.unreadable.requests_scan

@@ -19,7 +19,7 @@ from pollux.model import Note, NotePut, Plan, Spoilt, UnreadableNote, feed_value
 from pollux.model.unreadable import FEED, JOBS, SCHEDULES, unreadable_note_key
 
 AGAIN_MS = 60_000
-KEPT_MS = 7 * 24 * 3_600_000  # expiry of the note with the raw entries
+EXPIRY_MS = 7 * 24 * 3_600_000  # expiry of the note with the raw entries
 REBUILD_APART_MS = 5_000  # a planner that was rebuilt because of such entries lives at least this long
 
 
@@ -78,7 +78,7 @@ class UnreadableState:
         if not entries and not (is_scanned and self.requests_scan):
             return []
         value = feed_value(self._feed, [(n, each.why, each.text) for n, each in entries], requests_scan=bool(entries))
-        return [NotePut(self._feed_key, value, expires_ms=now_ms + KEPT_MS)]
+        return [NotePut(self._feed_key, value, expires_ms=now_ms + EXPIRY_MS)]
 
     def accept(self, plan: Plan, now_ms: int) -> None:
         """Apply a plan that was written."""

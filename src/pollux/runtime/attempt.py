@@ -195,7 +195,6 @@ class Attempt:
     """One attempt of a run, owned by the event loop; the Renewer owns `trust_until`, `renew_at` and `sent_progress`."""
 
     __slots__ = (
-        "asked",
         "check_at",
         "ctx",
         "handler",
@@ -210,6 +209,7 @@ class Attempt:
         "seat",
         "sent_progress",
         "started_ms",
+        "stop_reason",
         "timeout_ms",
         "token",
         "trust_until",
@@ -222,7 +222,7 @@ class Attempt:
     ) -> None:
         self.worker, self.run, self.job, self.token = worker, run, job, run.token
         self.trust_until, self.renew_at = trust_until, renew_at
-        self.asked: StopReason | None = None
+        self.stop_reason: StopReason | None = None
         self.reason = ""
         self.sent_progress = ""  # the latest progress that the store has
         self.is_begun = self.is_settled = self.is_stuck = self.is_isolated = False
@@ -321,7 +321,7 @@ class Attempt:
 
     async def _in_child(self, handler: Handler, ctx: Context, kwargs: Mapping[str, Any]) -> Any:
         def stop_seconds() -> float:
-            return (CANCEL_MS if self.asked is StopReason.CANCEL else STOP_MS) / 1000 - KILL_SECONDS
+            return (CANCEL_MS if self.stop_reason is StopReason.CANCEL else STOP_MS) / 1000 - KILL_SECONDS
 
         idle = self.worker.idle_children if self in self.worker.suspects else None
         memory = self.worker.child_memory
@@ -334,7 +334,7 @@ class Attempt:
         left_ms = self.trust_until - self.worker.clock.mono_ms()
         if left_ms <= 0:
             self.lose("it could not be renewed before its handler began")
-        return None if self.asked is not None else left_ms / 1000
+        return None if self.stop_reason is not None else left_ms / 1000
 
     def _ended(self, value: Any, error: BaseException | None, *, fault: Fault | None = None) -> None:
         """Settle the run if `give_up` has not, and free the seat; called when handler code has ended."""
@@ -361,8 +361,8 @@ class Attempt:
             return Settlement(self.run.id, self.token, Dead(reason), outcome)
 
     def _judge(self, value: Any, error: BaseException | None, fault: Fault | None) -> Settlement:
-        if self.asked is not None and self._has_stopped(value, error):
-            return self._stopped(self.asked)
+        if self.stop_reason is not None and self._has_stopped(value, error):
+            return self._stopped(self.stop_reason)
         ended_ms = self.worker.time.now_ms()
         if isinstance(error, Postponed):
             again_ms = ended_ms + max(POSTPONED_MS, int(error.after_s * 1000))
@@ -382,11 +382,11 @@ class Attempt:
         A plain function cannot be interrupted, so after a cancel request it stops by returning, whatever it returns.
         An async one that catches its cancellation and returns a value has finished.
         """
-        if self.asked is StopReason.CANCEL and not self.handler.is_async:
+        if self.stop_reason is StopReason.CANCEL and not self.handler.is_async:
             return True
         if value is not None:
             return False
-        return self.asked is not StopReason.TIMEOUT or error is None or isinstance(error, asyncio.CancelledError)
+        return self.stop_reason is not StopReason.TIMEOUT or error is None or isinstance(error, asyncio.CancelledError)
 
     def _decided(self, outcome: Outcome) -> Settlement:
         worker, run = self.worker, self.run
@@ -413,9 +413,9 @@ class Attempt:
             traceback=traceback,
         )
 
-    def _stopped(self, asked: StopReason) -> Settlement:
+    def _stopped(self, why: StopReason) -> Settlement:
         """Return the settlement of a run whose handler stopped on request, or did not stop in time."""
-        match asked:
+        match why:
             case StopReason.TIMEOUT:
                 late = TimeoutError(self.reason)
                 return self._decided(self._failure(late, Fault.TRANSIENT, self.worker.time.now_ms()))
@@ -434,13 +434,13 @@ class Attempt:
 
     def cancel(self, reason: str) -> None:
         """Ask the handler to stop because its run was cancelled."""
-        if self.asked is None and not self.is_settled:
-            self._ask(StopReason.CANCEL, reason, CANCEL_MS)
+        if self.stop_reason is None and not self.is_settled:
+            self._ask_to_stop(StopReason.CANCEL, reason, CANCEL_MS)
 
     def drain(self) -> None:
         """Ask the handler to stop because the node drains; the run goes back uncharged."""
-        if self.asked is None and not self.is_settled:
-            self._ask(StopReason.DRAIN, "the node is shutting down", STOP_MS)
+        if self.stop_reason is None and not self.is_settled:
+            self._ask_to_stop(StopReason.DRAIN, "the node is shutting down", STOP_MS)
 
     def lose(self, why: str) -> None:
         """Stop without a settlement: the lease is lost.  The store answers a settle that is already under way."""
@@ -449,14 +449,14 @@ class Attempt:
         self.is_settled = True
         self.worker.leases_lost += 1
         self.worker.events.emit(self.lost(why))
-        self._ask(StopReason.LOST, f"the lease was lost: {why}", STOP_MS)
+        self._ask_to_stop(StopReason.LOST, f"the lease was lost: {why}", STOP_MS)
 
     def lost(self, why: str) -> LeaseWasLost:
         run, lost_ms = self.run, self.worker.time.now_ms()
         return LeaseWasLost(run.id, run.job_id, why, run.fence, run.attempt + 1, self.started_ms, lost_ms)
 
-    def _ask(self, asked: StopReason, reason: str, stop_ms: int) -> None:
-        self.asked, self.reason = asked, reason
+    def _ask_to_stop(self, why: StopReason, reason: str, stop_ms: int) -> None:
+        self.stop_reason, self.reason = why, reason
         if self.ctx is not None:
             self.ctx.cancel(reason)
         self.check_at = self.worker.clock.mono_ms() + stop_ms
@@ -470,8 +470,8 @@ class Attempt:
 
     def overdue(self) -> None:
         """Act on `check_at`: ask to stop at the timeout, give up when the time to stop is over."""
-        if self.asked is None:
-            self._ask(StopReason.TIMEOUT, f"it ran longer than {self.timeout_ms} ms", STOP_MS)
+        if self.stop_reason is None:
+            self._ask_to_stop(StopReason.TIMEOUT, f"it ran longer than {self.timeout_ms} ms", STOP_MS)
             if self.work is not None:
                 return
         self.check_at = NEVER
@@ -479,10 +479,10 @@ class Attempt:
 
     def give_up(self) -> None:
         """Settle the run by the reason of the request, without waiting for its handler any longer."""
-        assert self.asked is not None
+        assert self.stop_reason is not None
         if not self.is_settled:
             self.is_settled = True
-            self.worker.settler.put(self, self._stopped(self.asked))
+            self.worker.settler.put(self, self._stopped(self.stop_reason))
         if self.is_isolated and self.work is not None:
             self.work.cancel()  # a second time: the child is killed at once
         if not self.is_stuck and self in self.worker.running:

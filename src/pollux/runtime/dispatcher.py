@@ -63,12 +63,12 @@ class ClaimBackoff:
         """Return how many runs to claim."""
         return max(free, POLL_MAX) if self.is_polling else free
 
-    def record(self, *, seated: int, asked: int, claimed: int, lets_others: bool) -> None:
-        """Record the result of a claim; `lets_others`: some of its runs only another living node can run."""
-        if lets_others:
+    def record(self, *, seated: int, limit: int, claimed: int, others_can: bool) -> None:
+        """Record the result of a claim; `others_can`: some of its runs only another living node can run."""
+        if others_can:
             self._until = self._clock.mono_ms() + POLLING_MS
-        self._empty_polls = self._empty_polls + 1 if lets_others and not seated else 0
-        self._is_full = claimed >= asked
+        self._empty_polls = self._empty_polls + 1 if others_can and not seated else 0
+        self._is_full = claimed >= limit
 
     def rest_ms(self, usual_ms: float) -> float:
         """Return how long to wait after a poll that found nothing to run here."""
@@ -139,9 +139,9 @@ class Dispatcher(Loop):
         if free == 0 and self._token is None:
             return Rest.UNTIL_WOKEN  # a freed seat, room in the backlog or `resume` wakes it
         begun = self.clock.mono_ms()
-        asked, waits = self.backoff.limit(free), self.waits and not self.backoff.is_polling
+        limit, waits = self.backoff.limit(free), self.waits and not self.backoff.is_polling
         waits = waits and not self.errors_in_a_row  # after an error: find out at once whether the store is back
-        claimed = await self._claim(max(1, asked), wait_ms=self.options.long_poll_ms if waits and free else 0)
+        claimed = await self._claim(max(1, limit), wait_ms=self.options.long_poll_ms if waits and free else 0)
         if claimed is None:
             return Rest.NONE  # another turn was requested
         answered = self.answered_at = self.clock.mono_ms()
@@ -153,8 +153,8 @@ class Dispatcher(Loop):
             self._token = None
             self._unknown_handlers.clear()
             seated = self._seat_all(claimed, begun, answered)
-            lets = bool(self._unknown_handlers) and await self._others_have_handlers()
-            self.backoff.record(seated=seated, asked=asked, claimed=len(claimed.runs), lets_others=lets)
+            others_can = bool(self._unknown_handlers) and await self._others_have_handlers()
+            self.backoff.record(seated=seated, limit=limit, claimed=len(claimed.runs), others_can=others_can)
             if not seated:
                 return Rest(self.backoff.rest_ms(self.min_poll_ms))  # nothing to run here: let other nodes claim first
             return Rest.NONE if self._free() else Rest.UNTIL_WOKEN
@@ -229,7 +229,7 @@ class Dispatcher(Loop):
     def _rest_of_empty(self, begun: float, answered: float) -> Rest:
         elapsed = answered - begun
         if self.backoff.is_polling:
-            self.backoff.record(seated=0, asked=1, claimed=0, lets_others=False)
+            self.backoff.record(seated=0, limit=1, claimed=0, others_can=False)
             return Rest(self.backoff.rest_ms(self.min_poll_ms))
         if self.waits and elapsed < self.options.long_poll_ms and self.on_empty_wait is not None:
             self.on_empty_wait()

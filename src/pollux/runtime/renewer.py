@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 10.0
-LOOKS_APART_MS = 1_000
+RENEW_ALL_APART_MS = 1_000
 PROGRESS_APART_MS = 1_000
 
 OnMain = Callable[..., Any]  # calls a function on the main loop, with these arguments
@@ -54,20 +54,20 @@ class Renewer(Loop):
         )
         self.store, self.leases, self.on_main = store, leases, on_main
         self.lease_ms = lease_ms
-        self._is_asked = False
-        self._looked_at: float | None = None
+        self._is_requested = False
+        self._renewed_all_at: float | None = None
         self._progress_sent_at: float | None = None
 
     def renew_now(self) -> None:
         """Renew all now: the answers contain cancel requests.  At most once a second."""
-        self._is_asked = True
+        self._is_requested = True
         self.nudge()
 
     async def turn(self) -> Rest:
         now = self.clock.mono_ms()
         # Copying is atomic in the interpreter, so the main loop may change the dict at any time.
         held = list(self.leases.copy().values())
-        if self._may_look(now):
+        if self._may_renew_all(now):
             due = held
         else:
             may_send = self._progress_sent_at is None or now - self._progress_sent_at >= PROGRESS_APART_MS
@@ -76,11 +76,13 @@ class Renewer(Loop):
             await self._renew(due[start : start + BATCH_MAX])
         return Rest(self.rest_max_ms, did_nothing=not due)
 
-    def _may_look(self, now: float) -> bool:
-        if not self._is_asked or (self._looked_at is not None and now - self._looked_at < LOOKS_APART_MS):
+    def _may_renew_all(self, now: float) -> bool:
+        if not self._is_requested or (
+            self._renewed_all_at is not None and now - self._renewed_all_at < RENEW_ALL_APART_MS
+        ):
             return False
-        self._is_asked = False
-        self._looked_at = now
+        self._is_requested = False
+        self._renewed_all_at = now
         return True
 
     async def _renew(self, attempts: Sequence[Attempt]) -> None:

@@ -51,7 +51,7 @@ Call = Callable[..., Any]
 def story(app: Pollux, *, at: str | datetime = AT, seats: int | None = None, seed: int = 1) -> Story:
     """Begin a story of this app at that moment; `async with` in async tests, `with` in plain ones."""
     if not isinstance(app, Pollux):
-        raise InvalidInput(f"a story is told of a Pollux, not of {type(app).__name__}", cure="pass your app")
+        raise InvalidInput(f"a story is about a Pollux, not of {type(app).__name__}", cure="pass your app")
     return Story(app, now_ms=moment_ms(at), seats=seats, seed=seed)
 
 
@@ -65,7 +65,7 @@ class Story:
 
     async def __aenter__(self) -> StoryApp:
         if self._tale is not None:
-            raise PolluxError("this story is told already; call `story(app)` again for another")
+            raise PolluxError("this story is over; call `story(app)` again for another")
         is_fresh = self._runner is not None  # the loop is ours
         tale = StoryApp(self._app, now_ms=self._now_ms, seats=self._seats, seed=self._seed, is_fresh=is_fresh)
         try:
@@ -116,7 +116,7 @@ class StoryApp:
         self.clock = VirtualClock(self._time, now_ms)
         self.store = StoryStore(self.clock)  # faults are injected here: `tale.store.fail("settle")`
         self._cast = StoryHandlers(app._registry)
-        self._told_us = self._time.us
+        self._target_us = self._time.us
         dice = Random(seed)  # noqa: S311  ids and jitter, not secrets
         usual = app.options if seats is None else msgspec.structs.replace(app.options, seats=seats)
         releases = NewestReleases(self.clock)
@@ -138,10 +138,10 @@ class StoryApp:
     async def advance(self, span: str | float) -> None:
         """Let this much time pass; everything that becomes due on the way happens, in its order."""
         self._time.limit_us = None
-        self._told_us += duration_ms(span) * 1_000
-        if self._told_us > self._time.us:
-            await asyncio.sleep((self._told_us - self._time.us) / 1_000_000)
-        self._told_us = max(self._told_us, self._time.us)
+        self._target_us += duration_ms(span) * 1_000
+        if self._target_us > self._time.us:
+            await asyncio.sleep((self._target_us - self._time.us) / 1_000_000)
+        self._target_us = max(self._target_us, self._time.us)
         await self._settle()
 
     def jump(self, span: str) -> None:
