@@ -236,8 +236,8 @@ LEASES = (
         "the clock leaps ahead, and every lease is over at once",
         Patch(
             "store/memory/store.py",
-            "self._jumps.hold_ms(asking.lease_ms) if now_ms is None else 0",
-            "self._jumps.hold_ms(asking.lease_ms) if now_ms == 0 else 0",
+            "self._jumps.hold_ms(request.lease_ms) if now_ms is None else 0",
+            "self._jumps.hold_ms(request.lease_ms) if now_ms == 0 else 0",
         ),
         tests=(JUMP.format("memory"),),
     ),
