@@ -392,7 +392,7 @@ def test_a_node_says_what_another_file_would_change_in_the_place_of_its_own(poll
         assert (own.code, "job 'a' is declared in file:p.yaml and in file:new.yaml" in own.err) == (2, True)
         wrong = here("reload", "-c", "new.yaml")
         assert (wrong.code, ids_of(pollux)) == (2, {"a", "b"})
-        assert f"the node that answers here reads {pollux.folder / 'p.yaml'}, which holds another text" in wrong.err
+        assert f"the node that answers here reads {pollux.folder / 'p.yaml'}, which has another text" in wrong.err
         pollux.write("new.yaml", "store: sqlite:///p.db\njobs: [{id: a}]\n")
         bad = here("reload", "--dry-run", "-c", "new.yaml")
         assert (bad.code, "new.yaml:2:8" in bad.err) == (2, True)

@@ -290,7 +290,7 @@ async def test_a_store_that_is_down_is_told_and_what_this_process_counted_is_the
 
 async def test_a_store_that_hangs_holds_a_scrape_for_seconds_only(faulty, monkeypatch):
     app, store, _ = faulty
-    monkeypatch.setattr("pollux.app.health.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("pollux.app.health.READ_SECONDS", 0.05)
     store.delay("lines", asyncio.Event())
     async with asyncio.timeout(11):  # the store's own deadline is 12 s
         assert (await scrape(app))("store_reachable") == 0

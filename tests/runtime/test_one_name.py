@@ -552,10 +552,10 @@ async def test_a_start_waits_until_a_killed_node_of_the_old_text_is_gone(url):
         assert await has_started(app, asyncio.Event(), said.append)
     waits, takes = said
     assert waits.endswith(
-        "waiting up to 48 s for a beat of node other:1: if one comes, this start ends; if none does, or all stop, "
-        "it takes their place, Ctrl-C stops"
+        "waiting up to 48 s for a heartbeat of node other:1: if one comes, this start ends; "
+        "if none comes, or all stop, it replaces them, Ctrl-C stops"
     )
-    assert takes == "no longer there: node other:1; this start takes the place, and the jobs are those that it declares"
+    assert takes == "no longer alive: node other:1; this start replaces them, and their jobs"
     assert {job.id: job.declared for job in (await all_jobs(app)).values()} == {"a": False, "b": False, "c": True}
     await app.close()
 
@@ -615,15 +615,13 @@ async def test_a_start_that_waits_takes_the_place_of_a_node_that_stops_meanwhile
     starting = asyncio.create_task(has_started(second, asyncio.Event(), say))
     async with asyncio.timeout(PATIENCE):
         await waits.wait()
-        assert f"for a beat of node {first.node_id}: if one comes, this start ends" in said[0]
+        assert f"for a heartbeat of node {first.node_id}: if one comes, this start ends" in said[0]
         assert set(await all_jobs(first)) == set(had)
         gone = first.node_id
         await first.close()
         if is_taken:
             assert await starting
-            assert said[1:] == [
-                f"no longer there: node {gone}; this start takes the place, and the jobs are those that it declares"
-            ]
+            assert said[1:] == [f"no longer alive: node {gone}; this start replaces them, and their jobs"]
             assert set(await all_jobs(second)) == {"x"}
         else:
             with pytest.raises(Conflict, match=r"6 jobs .* would go, of the 6 that"):

@@ -1,16 +1,16 @@
 """Jobs declared by this process's code and files, and their reconciliation with the store, source by source.
 
-Several processes may reconcile at the same time, with different code.  What the store refuses because a newer release
-came first is left alone; what another process has changed since the read is read again later.
+Several processes may reconcile at the same time, with different code.  Jobs of a newer release are not changed; jobs
+that another process has changed since the read are read again later.
 
-A note for each source and version keeps the marks of the sets of jobs that the source had, the latest last.  A text
-whose set is among them may remove most jobs; the latest one is in force and may start beside any living node.
+A note for each source and version has the marks of the source's sets of jobs, the latest last.  A text whose set is
+among them may remove most jobs; the latest set is in force and may start next to any live node.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -54,31 +54,34 @@ HAD_MAX = 20
 
 
 class SourceHistory(Struct, frozen=True):
-    """The marks that are noted for a source, and the revision of the note; 0: there is none."""
+    """The noted marks of a source."""
 
     had: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()  # that may not come back unasked; a living node that has one of them is behind
-    revision: int = 0
-    at_ms: int = 0  # since when the latest one is; 0: an older release noted it
+    replaced: tuple[str, ...] = ()  # may not return unless `replace` is set; a live node with one of them is outdated
+    at_ms: int = 0  # since when the latest mark is in force; 0: an older release wrote it
+    revision: int = 0  # of the note; 0: there is none
 
 
 NONE = SourceHistory()
 
 
 async def read_histories(store: Store) -> dict[str, SourceHistory]:
-    """By source, as far as they can be read."""
-    prefix = _key(store, "")
+    """By source; a note that cannot be read counts as empty."""
+    prefix = f"{SOURCE}{store.scheduler_version}:"
     notes, _ = await as_far(store.notes(prefix))
-    return {
-        note.key.removeprefix(prefix): SourceHistory(
-            _marks(note, "had"), _marks(note, "replaced"), note.revision, _at_ms(note)
-        )
-        for note in notes
-    }
+    return {note.key.removeprefix(prefix): _history_of(note) for note in notes}
+
+
+def _history_of(note: Note) -> SourceHistory:
+    try:
+        history = msgspec.convert(note.value, SourceHistory)
+    except msgspec.ValidationError:
+        history = NONE
+    return msgspec.structs.replace(history, revision=note.revision)
 
 
 async def latest_sets(store: Store) -> dict[str, LatestDeclaration]:
-    """The set of jobs that holds, by source."""
+    """The set of jobs in force, by source."""
     histories = await read_histories(store)
     return {source: LatestDeclaration(each.had[-1], each.at_ms) for source, each in histories.items() if each.had}
 
@@ -86,52 +89,39 @@ async def latest_sets(store: Store) -> dict[str, LatestDeclaration]:
 async def note_set(
     store: Store, source: str, mark: str, *, had: tuple[str, ...], replaces: Collection[str] | None
 ) -> bool:
-    """Note that this set is the latest; false if another one was noted since `had` was read.
+    """Note this set as the latest; false if another one was noted since `had` was read.
 
-    `replaces`: it stands in the place of all that the source had, and of these; None: of the latest only.
+    `replaces`: it replaces all earlier sets of the source, and these; None: the latest one only.
     """
     there = (await read_histories(store)).get(source, NONE)
     if there.had != had:
         return False
-    gone = there.replaced if replaces is None else (*there.replaced, *had, *replaces)
+    old = there.replaced if replaces is None else (*there.replaced, *had, *replaces)
     marks = (*_without(had if replaces is None else (), mark), mark)[-HAD_MAX:]
-    replaced = _without(tuple(dict.fromkeys(gone)), mark)[-HAD_MAX:]
+    replaced = _without(tuple(dict.fromkeys(old)), mark)[-HAD_MAX:]
     if (marks, replaced) == (had, there.replaced):
         return True
     value = {"had": list(marks), "replaced": list(replaced), "at_ms": await store.now()}
-    return await store.put_notes([NotePut(_key(store, source), value, revision=there.revision)]) == [Answer.OK]
+    key = f"{SOURCE}{store.scheduler_version}:{source}"
+    return await store.put_notes([NotePut(key, value, revision=there.revision)]) == [Answer.OK]
 
 
 def _without(marks: tuple[str, ...], mark: str) -> tuple[str, ...]:
     return tuple(each for each in marks if each != mark)
 
 
-def _key(store: Store, source: str) -> str:
-    return f"{SOURCE}{store.scheduler_version}:{source}"
-
-
-def _marks(note: Note, name: str) -> tuple[str, ...]:
-    marks = note.value.get(name) if isinstance(note.value, Mapping) else None
-    return tuple(map(str, marks)) if isinstance(marks, list) else ()
-
-
-def _at_ms(note: Note) -> int:
-    at_ms = note.value.get("at_ms") if isinstance(note.value, Mapping) else None
-    return at_ms if isinstance(at_ms, int) else 0
-
-
-NOTED_MAX = 5  # times that a source is compared anew because others change it at the same moment
+NOTED_MAX = 5  # comparisons of a source that others change at the same moment
 NODES_SHOWN = 5
-RELEASE_KNOWN_MS = 1_000  # how long a read of the releases of a source is used
+RELEASE_KNOWN_MS = 1_000  # how long the releases of a source are cached
 
 
 class PendingDeclaration(Enum):
-    """How a text comes to its source."""
+    """How a text reaches its source."""
 
-    START = "start"  # with a node that starts, or without any
-    RELOAD = "reload"  # to a node that has had another one until now
-    AGAIN = "again"  # it holds already, and is compared once more
-    DRAFT = "draft"  # it is only looked at, in the place of what living nodes have
+    START = "start"  # by a node that starts, or without a node
+    RELOAD = "reload"  # by a node that had another text until now
+    AGAIN = "again"  # it is in force, and compared once more
+    DRAFT = "draft"  # a preview, as if no live node had another text
 
 
 class Declared:
@@ -172,26 +162,26 @@ class Declared:
         return job
 
     def trial(self, registry: Registry) -> Declared:
-        """The same declarations beside another registry: what is tried on it changes nothing here."""
+        """A copy of the declarations with another registry."""
         other = Declared(registry, source=self._code, release=self._releases[self._code])
         other._by_source, other._releases = dict(self._by_source), dict(self._releases)
         return other
 
     def take_file(self, source: str, jobs: Sequence[Job], *, release: int = 0) -> None:
-        """All jobs of a file, in place of what it declared before."""
+        """Replace the jobs of a file."""
         self._registry.forget(self._by_source.get(source, {}))
         self._by_source[source] = {}
         self._releases[source] = release
         self._take(source, jobs)
 
     def take_release(self, release: int) -> None:
-        """The release of our code, said from outside it."""
+        """Set the release of the code, from the configuration."""
         self._releases[self._code] = release
         for job_id, job in self._by_source.get(self._code, {}).items():
             self._by_source[self._code][job_id] = msgspec.structs.replace(job, release=release)
 
     def mark_written(self) -> None:
-        """A start has written them: what of them is missing from the store later was deleted."""
+        """Mark all as stored: one that is missing later was deleted."""
         self._registry.mark_written(job.id for job in self.jobs())
 
     def sources(self) -> tuple[str, ...]:
@@ -201,7 +191,7 @@ class Declared:
         return [job for jobs in self._by_source.values() for job in jobs.values()]
 
     def declares(self) -> tuple[Declares, ...]:
-        """What this node says of itself in its beat."""
+        """The declarations of this node's heartbeat."""
         return tuple(declares(source, self._releases[source], jobs) for source, jobs in self._by_source.items())
 
     async def diff(
@@ -213,10 +203,10 @@ class Declared:
         coming: PendingDeclaration = PendingDeclaration.START,
         replace: bool = False,
     ) -> list[Diff]:
-        """What writing would change, source by source; raises `Conflict` if an id belongs to another source.
+        """What `write` would change, source by source; raises `Conflict` if an id belongs to another source.
 
-        `only`: of these sources; None: of all.  `me` is as the node that asks was declared until now.  `replace`: what
-        living nodes declare is not left to them by a text that holds already.
+        `only`: these sources; None: all.  `me` is the node with its declarations until now.  `replace`: a text in
+        force does not leave jobs to live nodes that declare them.
         """
         diffs = []
         peers = declared_by_nodes(await store.nodes(), me)
@@ -256,7 +246,7 @@ class Declared:
         return diffs
 
     def _holds(self, source: str, me: Node | None, history: SourceHistory, coming: PendingDeclaration) -> bool:
-        """Is it the text that holds: the latest one of the source, or the one that the asking node has already?"""
+        """Is this text in force: the latest one of the source, or the one that the node has already?"""
         mark = self._mark(source)
         match coming:
             case PendingDeclaration.AGAIN:
@@ -281,7 +271,7 @@ class Declared:
         mine = declares(source, self._releases[source], self._by_source[source])
         follows = None if coming is PendingDeclaration.START else _followed(source, me)
         if follows is not None and mine.mark in history.had:
-            return []  # an edit that is taken back, also by a node that missed it
+            return []  # an edit is reverted, perhaps by a node that missed it
         is_latest = follows is not None and history.had[-1:] == (follows,)
         return conflicting(mine, peers, behind=(follows, *history.had, *history.replaced) if is_latest else (follows,))
 
@@ -298,9 +288,9 @@ class Declared:
         coming: PendingDeclaration = PendingDeclaration.START,
         replace: bool = False,
     ) -> list[Diff]:
-        """Make the store agree: add, change, and take away within our own sources; answers what was to do.
+        """Make the store agree: add, change and remove jobs of these sources; returns the differences.
 
-        Raises `Conflict` before anything is written if one is refused, unless it is said to `replace` what is there.
+        Raises `Conflict` before anything is written if a source is refused, unless `replace` is set.
         """
         diffs = await self.diff(store, me, only=only, coming=coming, replace=replace)
         if not replace:
@@ -312,17 +302,21 @@ class Declared:
         for diff in written:
             for start in range(0, len(diff.remove), BATCH_MAX):
                 ids = [job.id for job in diff.remove[start : start + BATCH_MAX]]
-                gone = await store.delete_jobs(ids, reason=f"no longer in {diff.source}", audit=_line_of(audit))
-                _hear(audit, gone)
-            await _undeclare(store, diff, audit)
+                answers = await store.delete_jobs(ids, reason=f"no longer in {diff.source}", audit=_line_of(audit))
+                _hear(audit, answers)
+            # Under this release, so that an older one does not declare them again; one changed meanwhile stays.
+            old = [msgspec.structs.replace(job, declared=False, release=diff.release) for job in diff.undeclare]
+            for start in range(0, len(old), BATCH_MAX):
+                some = [JobPut(job, revision=job.revision) for job in old[start : start + BATCH_MAX]]
+                _hear(audit, await store.put_jobs(some, audit=_line_of(audit)))
         return written
 
     async def _noted(
         self, store: Store, me: Node | None, diff: Diff, coming: PendingDeclaration, *, replace: bool
     ) -> Diff:
-        """Note whose set of jobs holds before anything goes: of two that start at once the second one sees the first.
+        """Note the set in force before any job is removed: of two nodes that start at once the second sees the first.
 
-        The second one's jobs are written already; the first one takes them away once it is alone.
+        The jobs of the second are written by then; the first removes them once it is alone.
         """
         mark = self._mark(diff.source)
         if diff.newer is not None or (diff.is_again and await _is_noted(store, diff, mark)):
@@ -337,7 +331,7 @@ class Declared:
             if now.newer is not None:
                 return now
             diff = msgspec.structs.replace(diff, remove=now.remove, undeclare=now.undeclare, left=now.left, had=now.had)
-        raise Conflict(f"the jobs of {diff.source} are changed by others all the time", cure="try again")
+        raise Conflict(f"other nodes keep changing the jobs of {diff.source}", cure="try again")
 
     def _handler_name(self, handler: Callable[..., Any] | str) -> str:
         if isinstance(handler, str):
@@ -362,30 +356,30 @@ class Declared:
 
 
 def _followed(source: str, me: Node | None) -> str | None:
-    """The mark of the text that the node has had until now; None: it had none, or nobody asks."""
+    """The mark of the text that the node has had until now, if any."""
     return next((own.mark for own in me.declares if own.source == source), None) if me is not None else None
 
 
 async def _is_noted(store: Store, diff: Diff, mark: str) -> bool:
-    """Also if it was replaced: it may not come back by itself, while a node lives that has it."""
+    """Is the set noted, perhaps as replaced?  A replaced one does not return while a live node has it."""
     return mark in diff.had or mark in (await read_histories(store)).get(diff.source, NONE).replaced
 
 
 async def refuse(store: Store, diffs: Iterable[Diff]) -> None:
-    """Raise `Conflict`, with what can be done, for the first that may not be written as it is."""
+    """Raise `Conflict` with its cure for the first difference that may not be written."""
     for diff in diffs:
         if diff.refused is not None:
             marks = {(diff.source, mark) for mark in diff.refused.because_of}
             nodes = await store.nodes() if marks else []
             others = [node for node in nodes if marks & {(each.source, each.mark) for each in node.declares}]
             raise Conflict(
-                f"{diff.source}: {diff.refused.words}{_living(others)}; nothing was changed",
+                f"{diff.source}: {diff.refused.words}{_names(others)}; nothing was changed",
                 found={"living": {node.id: node.beat_ms for node in others}} if others else None,
                 cure=_cure(diff.source),
             )
 
 
-def _living(nodes: Sequence[Node]) -> str:
+def _names(nodes: Sequence[Node]) -> str:
     names = ", ".join(node.id for node in nodes[:NODES_SHOWN]) + (", ..." if len(nodes) > NODES_SHOWN else "")
     return f" ({names})" if names else ""
 
@@ -394,14 +388,14 @@ def _cure(source: str) -> str:
     kind, _, name = source.partition(":")
     if kind == "file":
         own = f"if it is another file than the {name} that had them, give it a name of its own (`name: shop`)"
-        return f"{own}; if it is the next text of it, give it a higher `release`, or say --replace once"
+        return f"{own}; if it is the next text of it, give it a higher `release`, or use --replace once"
     own = f"if it is another program than the {name!r} that had them, give it a name of its own: Pollux(name=...)"
-    once = "say --replace once (`pollux serve`; in Python app.run(replace=True))"
+    once = "use --replace once (`pollux serve`; in Python app.run(replace=True))"
     return f"{own}; if it is the next release of it, give it a higher `release`, or {once}"
 
 
 async def _stored(store: Store, source: str) -> list[Job]:
-    """Those that can be read: one that cannot be is never taken away, and who declares it meets it by its id."""
+    """The readable jobs of the source: an unreadable one is never removed, and is found by its id if declared."""
     jobs: list[Job] = []
     after: str | None = None
     while True:
@@ -421,7 +415,7 @@ class NewestReleases:
         self._looks: dict[tuple[str, int], tuple[float, asyncio.Task[int]]] = {}
 
     async def of(self, store: Store, source: str) -> int:
-        """By its stored jobs and by living nodes."""
+        """The newest release among its stored jobs and the declarations of live nodes."""
         loop, at, place = asyncio.get_running_loop(), self._clock.mono_ms(), (source, store.scheduler_version)
         looked_at, look = self._looks.get(place, (0.0, None))
         if look is None or look.get_loop() is not loop or _has_failed(look) or at >= looked_at + RELEASE_KNOWN_MS:
@@ -435,8 +429,8 @@ def _has_failed(look: asyncio.Task[int]) -> bool:
 
 
 async def _newest_release(store: Store, source: str) -> int:
-    told = [each.release for node in await store.nodes() for each in node.declares if each.source == source]
-    return max([*told, *(job.release for job in await _stored(store, source))], default=0)
+    declared = [each.release for node in await store.nodes() for each in node.declares if each.source == source]
+    return max([*declared, *(job.release for job in await _stored(store, source))], default=0)
 
 
 def _line_of(audit: OnceLine | None) -> Audit | None:
@@ -458,39 +452,31 @@ async def _put(store: Store, jobs: Sequence[Job], audit: OnceLine | None) -> Non
             continue
         there, unreadable = await as_far(store.get_jobs(list(refused)))
         left = {job.id for job in there if job is not None and _is_left(job, some, store.scheduler_version)}
-        left |= {each.name for each in unreadable}  # a newer release's: it is not ours to change
+        left |= {each.name for each in unreadable}  # written by a newer release
         wrong = [f"job {job_id!r}: {detail}" for job_id, detail in refused.items() if job_id not in left]
         if wrong:
             raise Conflict("; ".join(wrong[:20]))
 
 
 def _is_left(there: Job, ours: Sequence[Job], version: int) -> bool:
-    """Did a newer release of the same source come first, or was it moved to another version meanwhile?"""
+    """Is the stored job one of a newer release of the source, or of another version?"""
     if there.scheduler_version != version:
         return True
     return any(job.id == there.id and job.source == there.source and job.release < there.release for job in ours)
 
 
-async def _undeclare(store: Store, diff: Diff, audit: OnceLine | None) -> None:
-    """Under our own release, so that an older one does not declare them again; who changed one meanwhile is right."""
-    gone = [msgspec.structs.replace(job, declared=False, release=diff.release) for job in diff.undeclare]
-    for start in range(0, len(gone), BATCH_MAX):
-        some = [JobPut(job, revision=job.revision) for job in gone[start : start + BATCH_MAX]]
-        _hear(audit, await store.put_jobs(some, audit=_line_of(audit)))
-
-
 def declared_by_nodes(nodes: Iterable[Node], me: Node | None) -> list[Declares]:
-    """What the living nodes of our version declare, we among them; of all versions if we are none."""
+    """The declarations of the live nodes of this node's version; without `me`, of all versions."""
     near = [node for node in nodes if me is None or node.serves(me.scheduler_version)]
     return [declared for node in near for declared in node.declares]
 
 
-QUIET_BEATS = 4  # with no other code about, who lives is asked less often than we beat
-LOOKS = 2  # after a change: at once, and again when what crossed it is written
+QUIET_BEATS = 4  # heartbeats between two reads of the live nodes, while all declare the same
+LOOKS = 2  # comparisons after a change: at once, and after concurrent writes
 
 
 class Registrar(Loop):
-    """Write what this node declares, as far as its release may."""
+    """Writes the declarations of this node, and compares them with those of other nodes while it runs."""
 
     def __init__(
         self,
@@ -508,27 +494,27 @@ class Registrar(Loop):
         super().__init__("registrar", clock=clock, events=events, rest_max_ms=QUIET_BEATS * beat_ms)
         self.store, self.declared, self.me, self.beat_ms = store, declared, me, beat_ms
         self.reloader, self.program = reloader, program
-        self._replaces = replace  # at the start: whatever the sources had, this stands in its place
+        self._replaces = replace  # at the start: replace the sets of other nodes
         self._is_first = True
         self._others: set[Declares] = set()
         self._looks = 1
         self._is_begun = False
-        self._is_old: set[str] = set()  # sources of which a newer release is known; said once
-        self._elsewhere: dict[str, int] = {}  # how many jobs of a source are in another version; said when it changes
+        self._is_old: set[str] = set()  # sources of which a newer release is known; reported once
+        self._elsewhere: dict[str, int] = {}  # jobs of a source in another version; reported when the number changes
         self._rivals: set[HandlerConflict] = set()
         self._at_odds: set[DeclarationConflict] = set()
-        self._odds_at: float | None = None  # when other jobs of our sources, if they are still declared, are told of
-        self._unreadable: dict[str, set[str]] = {}  # jobs of a source that are left alone; each said once
+        self._odds_at: float | None = None  # when a difference between nodes, if it is still there, is reported
+        self._unreadable: dict[str, set[str]] = {}  # jobs of a source that are not changed; each reported once
 
     async def begin(self) -> None:
-        """The first look; what stands against it is an error of the start.  The loop has the next one a beat later."""
+        """Write the declarations; a refusal is an error of the start.  The loop compares again a heartbeat later."""
         await self.turn()
         await note_start(self.store, self.declared.sources(), self.program or program_words())
         self.declared.mark_written()
         self._is_begun = True
 
     def declare_anew(self, declared: Declared) -> None:
-        """The file says something else now, and it is written."""
+        """Take over declarations that a reload has written."""
         self.declared, self.me = declared, msgspec.structs.replace(self.me, declares=declared.declares())
         declared.mark_written()
 
@@ -537,7 +523,7 @@ class Registrar(Loop):
             self._is_begun = False
             return Rest(self.beat_ms)
         nodes = await self.store.nodes()
-        self._say_rivals(nodes)
+        self._report_rivals(nodes)
         peers = declared_by_nodes(nodes, self.me)
         others = {other for mine in self.me.declares for other in with_other_jobs(mine, peers)}
         if others != self._others:
@@ -547,17 +533,17 @@ class Registrar(Loop):
             await self._write()
             self._looks -= 1
         if self._odds_at is not None and self.clock.mono_ms() >= self._odds_at:
-            await self._say_at_odds(nodes)
+            await self._report_differences(nodes)
             self._odds_at = None
         if any(self._elsewhere.values()) or any(self._unreadable.values()):
-            self._looks = max(1, self._looks)  # somebody may move them here, or delete them
+            self._looks = max(1, self._looks)  # they may be moved here, or deleted
             return Rest(QUIET_BEATS * self.beat_ms)
         return Rest(self.beat_ms if others or self._looks else QUIET_BEATS * self.beat_ms)
 
     async def _sources(self) -> list[str]:
-        """Those that are ours to write: of a file whose text changed elsewhere since we read it we keep our hands."""
+        """The sources to write: not a file of which another node has since read another text."""
         sources, reloader = list(self.declared.sources()), self.reloader
-        if reloader is None or self._is_first or not await reloader.is_stale():  # what a start says counts
+        if reloader is None or self._is_first or not await reloader.is_stale():
             return sources
         return [source for source in sources if source != reloader.config.source]
 
@@ -568,27 +554,27 @@ class Registrar(Loop):
         )
         for diff in await self.declared.write(self.store, self.me, only=only, coming=coming, replace=replace):
             if self.reloader is not None and diff.source == self.reloader.config.source and diff.newer is None:
-                await self.reloader.tell_text(self.reloader.config)
+                await self.reloader.note_text(self.reloader.config)
             if diff.newer is not None and diff.source not in self._is_old:
                 self._is_old.add(diff.source)
                 self.events.emit(ReleaseIsOld(diff.source, diff.release, diff.newer))
-            self._say_elsewhere(diff)
-            self._say_unreadable(diff)
+            self._report_elsewhere(diff)
+            self._report_unreadable(diff)
             if not diff.is_empty:
-                gone = len(diff.remove) + len(diff.undeclare)
-                self.events.emit(JobsDeclared(diff.source, len(diff.add), len(diff.change), gone))
+                removed = len(diff.remove) + len(diff.undeclare)
+                self.events.emit(JobsDeclared(diff.source, len(diff.add), len(diff.change), removed))
         self._is_first = False
 
-    def _say_rivals(self, nodes: list[Node]) -> None:
-        """Programs with other code under the names of our handlers: each is said once, as long as it lives."""
+    def _report_rivals(self, nodes: list[Node]) -> None:
+        """Report each program with other code under the names of this node's handlers, once while it lives."""
         found = {each for each in handler_conflicts(nodes) if self.me.id in each.nodes}
         for each in sorted(found - self._rivals, key=str):
             [(other, source)] = [pair for pair in zip(each.nodes, each.sources, strict=True) if pair[0] != self.me.id]
             self.events.emit(CodeDiffers(each.handlers, other, source, str(each)))
         self._rivals = found
 
-    async def _say_at_odds(self, nodes: list[Node]) -> None:
-        """Nodes of our sources that go on declaring other jobs, we or they: said once, until somebody comes or goes."""
+    async def _report_differences(self, nodes: list[Node]) -> None:
+        """Report nodes that keep declaring other jobs of the same sources, once until the nodes change."""
         near = [node for node in nodes if node.scheduler_version == self.me.scheduler_version]
         all_found = declaration_conflicts(near, await latest_sets(self.store), now_ms=await self.store.now())
         found = {each for each in all_found if self.me.id in (each.node, each.holder)}
@@ -597,8 +583,8 @@ class Registrar(Loop):
             self.events.emit(JobsDiffer(each.source, other, str(each)))
         self._at_odds = found
 
-    def _say_elsewhere(self, diff: Diff) -> None:
-        """A deployment may stand beside another one for days, with the same jobs: said when it changes."""
+    def _report_elsewhere(self, diff: Diff) -> None:
+        """Report jobs that belong to another version when their number changes: that may take days."""
         count = len(diff.elsewhere)
         if count and count != self._elsewhere.get(diff.source):
             job_id, version = diff.elsewhere[0]
@@ -606,8 +592,8 @@ class Registrar(Loop):
             self.events.emit(JobsElsewhere(diff.source, count, job_id, version, own))
         self._elsewhere[diff.source] = count
 
-    def _say_unreadable(self, diff: Diff) -> None:
-        """A newer release wrote them: what this one declares under their ids is not written."""
+    def _report_unreadable(self, diff: Diff) -> None:
+        """Report jobs of a newer release, whose declarations by this one are not written."""
         before = self._unreadable.get(diff.source, set())
         self._unreadable[diff.source] = {job.name for job in diff.unreadable}
         for job in diff.unreadable:

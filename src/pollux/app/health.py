@@ -1,7 +1,7 @@
 """Health snapshots: one read of the store and of this node, for metrics and health alike.
 
-A read costs the same number of store calls however many jobs there are, and serves all requests within a second.  A
-read that the store does not answer in time is a result, too: the store cannot be reached.
+A read costs the same number of store calls however many jobs there are, and serves all requests within a second.  If
+the store does not answer in time, that is a finding.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from pollux.model import (
     LEADER_NOTES,
     STOP,
     Cron,
-    Drained,
     Job,
     Node,
     Note,
     Run,
     RunState,
-    Version,
     by_term,
     declaration_conflicts,
     drained_of,
@@ -68,15 +66,15 @@ from pollux.version import __version__
 if TYPE_CHECKING:
     from pollux.app.pollux import Pollux
 
-KEPT_MS = 1_000  # a look serves for so long
-LOOK_SECONDS = 5.0
+CACHED_MS = 1_000  # age up to which a read is used again
+READ_SECONDS = 5.0
 DEAD_MAX = 25
-DUE_MAX = 100  # due jobs that are looked at, and versions of a node that serves all
-LATE_BOUNDS = (1, 4, 6, 8, 10, 12, 14, 16, 19, 22)  # of the buckets of lateness that are told: 1 ms to 70 minutes
+DUE_MAX = 100  # due jobs that are read
+LATE_BOUNDS = (1, 4, 6, 8, 10, 12, 14, 16, 19, 22)  # exported bounds of the lateness buckets: 1 ms to 70 minutes
 
 
 class HealthRead:
-    """What the store said, or why it did not."""
+    """The answer of the store, or why there is none."""
 
     __slots__ = ("at", "deployment", "trouble")
 
@@ -85,63 +83,63 @@ class HealthRead:
 
 
 class HealthWatch:
-    """Looks for one app."""
+    """Health and metrics of one app."""
 
     def __init__(self, app: Pollux) -> None:
         self._app = app
         self.crew: NodeRuntime | None = None  # also while it drains
-        self.traces: Traces | None = None  # if it has any
-        self.refused: dict[int, int] = {}  # requests that the API turned away, by status
+        self.traces: Traces | None = None
+        self.refused: dict[int, int] = {}  # requests that the API refused, by status
         self._last: HealthRead | None = None
-        self._looking: asyncio.Task[HealthRead] | None = None
+        self._reading: asyncio.Task[HealthRead] | None = None
 
     async def health(self) -> Health:
-        look = await self._look()
+        read = await self._latest()
         dead: tuple[Run, ...] = ()
-        if look.deployment is not None and look.deployment.counts.dead:
+        if read.deployment is not None and read.deployment.counts.dead:
             dead = await self._dead_letters()
-        return judge(self._snapshot(look, dead))
+        return judge(self._snapshot(read, dead))
 
     async def deployment(self) -> Deployment | None:
-        """What the latest look at the store saw: the same one for a second, for whoever keeps what they made of it."""
-        return (await self._look()).deployment
+        """The latest read of the store: the same object for a second, so that callers can cache what they derive."""
+        return (await self._latest()).deployment
 
     async def readings(self) -> Readings:
-        app, look, crew, traces = self._app, await self._look(), self.crew, self.traces
+        app, read, crew, traces = self._app, await self._latest(), self.crew, self.traces
         return Readings(
             prefix=app.options.metrics_prefix,
             version=__version__,
             python=platform.python_version(),
             scheduler_version=app.backend.scheduler_version,
-            snapshot=self._snapshot(look),
-            age_ms=max(0.0, app.clock.mono_ms() - look.at),
+            snapshot=self._snapshot(read),
+            age_ms=max(0.0, app.clock.mono_ms() - read.at),
             calls=cast("dict[str, VerbCalls]", app.backend.call_stats),
-            counters=None if crew is None else tally_of(crew, app.backend.enqueued),
+            counters=None if crew is None else counters_of(crew, app.backend.enqueued),
             spans={} if traces is None else traces.export.counts(),
             spans_waiting=None if traces is None else traces.export.waiting,
             refused=dict(self.refused),
         )
 
-    # looking
+    # reading
 
-    async def _look(self) -> HealthRead:
-        """The latest look, if it is young enough; all who ask meanwhile wait for the same new one."""
+    async def _latest(self) -> HealthRead:
+        """The latest read if it is recent, else a new one that concurrent callers share."""
         last = self._last
-        if last is not None and 0 <= self._app.clock.mono_ms() - last.at < KEPT_MS:
+        if last is not None and 0 <= self._app.clock.mono_ms() - last.at < CACHED_MS:
             return last
         loop = asyncio.get_running_loop()
-        looking = self._looking
-        if looking is None or looking.done() or looking.get_loop() is not loop:
-            looking = self._looking = loop.create_task(self._ask())
-        return await asyncio.shield(looking)
+        reading = self._reading
+        if reading is None or reading.done() or reading.get_loop() is not loop:
+            reading = self._reading = loop.create_task(self._read_in_time())
+        return await asyncio.shield(reading)
 
-    async def _ask(self) -> HealthRead:
+    async def _read_in_time(self) -> HealthRead:
         app, deployment, trouble = self._app, None, ""
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
+            async with asyncio.timeout(READ_SECONDS):
                 deployment = await self._read(app.backend)
         except TimeoutError:
-            trouble = f"no answer within {LOOK_SECONDS:.0f} s"
+            trouble = f"no answer within {READ_SECONDS:.0f} s"
         except (PolluxError, OSError) as error:
             trouble = hide(str(error))
         self._last = HealthRead(app.clock.mono_ms(), deployment, trouble)
@@ -149,18 +147,18 @@ class HealthWatch:
 
     async def _read(self, store: Store) -> Deployment:
         now_ms = self._now_ms()
-        versions, nodes = await _versions_and_nodes(store)
-        version = store.scheduler_version
-        told = [each.counts for each in versions if each.number == version]  # as `counts` does: a call is spared
-        counts = told[0] if told else await store.counts()
-        lines, problems, (stops, _), (aside, _), overdue, jobs = await asyncio.gather(
+        nodes, versions = await store.nodes(), await store.versions()
+        nodes, version = by_term(nodes, versions), store.scheduler_version
+        counts = next((each.counts for each in versions if each.number == version), None) or await store.counts()
+        lines, problems, (stops, _), (notes, _), due, jobs = await asyncio.gather(
             store.lines(),
             store.problems(),
             stops_as_far(store.notes(STOP)),
             as_far(store.notes(LEADER_NOTES)),
-            _overdue(store, now_ms),
+            due_as_far(store, before_ms=now_ms, limit=DUE_MAX),
             self._jobs(store, counts),
         )
+        overdue = most_overdue(due, now_ms)
         serving = tuple(node for node in nodes if node.serves(version))
         drained = [drained_of(note) for note in stops]
         left = orphaned(jobs, serving)
@@ -180,31 +178,35 @@ class HealthWatch:
             late_after_ms=LATE_AFTER_MAX_MS if overdue is None else late_after(overdue),
             jobs=tuple(job_seen(job, now_ms, self._category(job)) for job in jobs),
             stops=tuple(_stop(note) for note, drain in zip(stops, drained, strict=True) if drain is None),
-            drained=tuple(_told(drain) for drain in drained if drain is not None and _stands(drain, nodes)),
-            sealed=await self._app.sealed() if DRAIN in {note.key for note in stops} else "",  # none is without it
-            unreadable=tuple([each for each in unreadable_notes(aside) if each.version == version]),
-            clocks=await self._clocks(store, aside, now_ms),
+            drained=tuple(
+                replace(drain, reason=hide(drain.reason))
+                for drain in drained
+                if drain is not None and (drain.node is None or any(node.id == drain.node for node in nodes))
+            ),
+            sealed=await self._app.sealed() if DRAIN in {note.key for note in stops} else "",  # a move sets both
+            unreadable=tuple([each for each in unreadable_notes(notes) if each.version == version]),
+            clocks=await self._clocks(store, notes, now_ms),
             orphaned=tuple((source, tuple(ids)) for source, ids in left.items()),
             starts=await starts_of(store) if is_missed else (),
             declaration_conflicts=tuple(declaration_conflicts(serving, latest, now_ms=now_ms)),
         )
 
-    async def _clocks(self, store: Store, aside: Iterable[Note], now_ms: int) -> tuple[ClockNote, ...]:
-        """Without a crew we know our own clock only: the store is asked before its clock is said to have come back."""
+    async def _clocks(self, store: Store, notes: Iterable[Note], now_ms: int) -> tuple[ClockNote, ...]:
+        """Notes on jumps of the store's clock; without a crew its clock is read before one counts as set back."""
         version = store.scheduler_version
-        found = tuple([each for each in clock_notes(aside) if each.version == version])
+        found = tuple([each for each in clock_notes(notes) if each.version == version])
         if self.crew is None and any(each.is_behind(now_ms) for each in found):
             true_ms = await store.now()
             return found if any(each.is_behind(true_ms) for each in found) else ()
         return found
 
     async def _jobs(self, store: Store, counts: Counts) -> list[Job]:
-        """All jobs if they are few; else those that do not succeed on this node, then those that it met first."""
+        """All jobs if they are few; else first those that fail on this node, then others that ran on it."""
         crew, found = self.crew, list[Job]()
         if counts.jobs > JOBS_MAX and crew is not None:
             stats = crew.settler.stats
-            met = dict.fromkeys((*stats.failing, *stats.by_job.names(), *crew.timekeeper.planned.names))
-            known, _ = await as_far(store.get_jobs(list(met)[:JOBS_MAX]))
+            ids = dict.fromkeys((*stats.failing, *stats.by_job.names(), *crew.timekeeper.planned.names))
+            known, _ = await as_far(store.get_jobs(list(ids)[:JOBS_MAX]))
             found = [job for job in known if job is not None]
         if not found:
             page, _ = await as_far(store.list_jobs(limit=JOBS_MAX))
@@ -213,7 +215,7 @@ class HealthWatch:
         return [job for job in found if job.scheduler_version == version]
 
     def _category(self, job: Job) -> str | None:
-        """Of a job's last error: known to the node on which it happened, and to no other."""
+        """The kind of a job's last error, known only on the node on which it happened."""
         seen = None if self.crew is None else self.crew.settler.stats.by_job.known(job.id)
         at_ms, kind = (None, None) if seen is None or seen.last_failed is None else seen.last_failed
         known_ms = job.memory.last_error_ms
@@ -221,13 +223,13 @@ class HealthWatch:
 
     async def _dead_letters(self) -> tuple[Run, ...]:
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
+            async with asyncio.timeout(READ_SECONDS):
                 page = await self._app.backend.list_runs(RunFilter(states=(RunState.DEAD,)), limit=DEAD_MAX)
-        except (PolluxError, OSError):  # and a TimeoutError: the count is there all the same
+        except (PolluxError, OSError):  # also a TimeoutError: the count is known without them
             return ()
         return page.runs
 
-    def _snapshot(self, look: HealthRead, dead: tuple[Run, ...] = ()) -> Snapshot:
+    def _snapshot(self, read: HealthRead, dead: tuple[Run, ...] = ()) -> Snapshot:
         app, options = self._app, self._app.options
         return Snapshot(
             now_ms=self._now_ms(),
@@ -241,8 +243,8 @@ class HealthWatch:
                 feed=FEED_MAX // 10,
                 feed_max=FEED_MAX,
             ),
-            deployment=look.deployment,
-            trouble=look.trouble,
+            deployment=read.deployment,
+            trouble=read.trouble,
             node=None if self.crew is None else self._node_seen(self.crew),
             dead=dead,
         )
@@ -254,34 +256,24 @@ class HealthWatch:
         return replace(node_seen(crew), file=reloader.config.path, refused="; ".join(reloader.refused))
 
     def _now_ms(self) -> int:
-        """By the store's clock, as far as this process has heard of it."""
+        """The store's clock, as far as this process knows it."""
         crew = self.crew
         return self._app.clock.now_ms() if crew is None else crew.worker.time.now_ms()
 
 
-async def _versions_and_nodes(store: Store) -> tuple[list[Version], list[Node]]:
-    """Which versions there are, and all nodes that live, as the terms stand."""
-    living, versions = await store.nodes(), await store.versions()
-    return versions, by_term(living, versions)
-
-
-async def _overdue(store: Store, now_ms: int) -> Job | None:
-    return most_overdue(await due_as_far(store, before_ms=now_ms, limit=DUE_MAX), now_ms)
-
-
 def most_overdue(jobs: Sequence[Job], now_ms: int) -> Job | None:
-    """Of due jobs the one that waits longest: of those that are late by their own schedule, if there are any."""
+    """The due job that waits longest, among those that are late by their own schedule if there are any."""
     late = [job for job in jobs if now_ms - (job.next_due_ms or now_ms) > late_after(job)]
     return min(late or jobs, key=lambda job: job.next_due_ms or now_ms, default=None)
 
 
 def beat_findings(nodes: Sequence[Node], *, lag_ms: int) -> list[HealthFinding]:
-    """What is known of nodes without asking one: `loop` and `handlers`, by their last beats."""
+    """Findings from the last heartbeats of nodes: `loop` and `handlers`."""
     return [*of_nodes(nodes, lag_ms=lag_ms)]
 
 
 def late_after(job: Job) -> int:
-    """How late its due time may fire without being missed; a schedule that nobody can compute has the longest time."""
+    """How late a due time may fire without being missed; the maximum if the schedule is invalid."""
     try:
         return late_after_of(job.schedule, job.id, job.next_due_ms or 0)
     except PolluxError:
@@ -353,13 +345,13 @@ def _busy_seat(crew: NodeRuntime) -> tuple[BusySeat, ...]:
     )
 
 
-def tally_of(crew: NodeRuntime, enqueued: list[int]) -> Counters:
-    """Everything by reference or as it is now: the text is written in another thread."""
+def counters_of(crew: NodeRuntime, enqueued: list[int]) -> Counters:
+    """Counters, copied or by reference: another thread formats them."""
     ends, planned, keeper, leader = crew.settler.stats, crew.timekeeper.planned, crew.timekeeper, crew.leader
     return Counters(
         scheduled=dict(planned.fired),
         skipped=dict(planned.skipped),
-        enqueued=[made + given for made, given in zip(planned.enqueued, enqueued, strict=True)],
+        enqueued=[fired + accepted for fired, accepted in zip(planned.enqueued, enqueued, strict=True)],
         dequeued=list(crew.dispatcher.dequeued),
         by_job=ends.by_job.all(),
         by_source=ends.by_source.all(),
@@ -387,7 +379,7 @@ def tally_of(crew: NodeRuntime, enqueued: list[int]) -> Counters:
 
 
 def _histogram(seen: LatenessSnapshot) -> Histogram:
-    """Bucket n holds what is below 2**n ms; several of ours are one of those that are told."""
+    """Fewer buckets, as exported; bucket n counts what is below 2**n ms."""
     ends = [0, *(n + 1 for n in LATE_BOUNDS), len(seen.buckets)]
     counts = tuple(sum(seen.buckets[start:end]) for start, end in pairwise(ends))
     return Histogram(tuple((1 << n) - 1 for n in LATE_BOUNDS), counts, seen.sum_ms)
@@ -408,12 +400,3 @@ def _stop(note: Note) -> tuple[str, str]:
     value = note.value if isinstance(note.value, dict) else {}
     reason, by = str(value.get("reason") or ""), str(value.get("by") or "")
     return note.key.removeprefix(STOP), hide(f"{reason} (by {by})" if reason and by else reason or by)
-
-
-def _stands(drain: Drained, nodes: list[Node]) -> bool:
-    """That of one node ends with the node."""
-    return drain.node is None or any(node.id == drain.node for node in nodes)
-
-
-def _told(drain: Drained) -> Drained:
-    return replace(drain, reason=hide(drain.reason))

@@ -1,7 +1,7 @@
 """Life of an app as a process: signals, the event loop, its start command, and the services beside the engine.
 
-`serve` and `app.run()` share it.  A store that does not answer yet is waited for; a configuration that cannot work ends
-the process with its cure.
+`serve` and `app.run()` share it.  They wait for a store that does not answer yet; an invalid configuration ends the
+process with its cure.
 
 The services are traces, the health ping, systemd notifications and the metrics port.  The leader calls the ping's URL
 at intervals as long as health is good.  The service behind that URL raises the alarm when the calls stop: every node is
@@ -50,23 +50,23 @@ if TYPE_CHECKING:
     from pollux.app.health import HealthWatch
     from pollux.app.pollux import Pollux
 
-ECHO_SECONDS = 0.3  # a person who wants it to end at once is not quicker
-OWNS_PROCESS: ContextVar[bool] = ContextVar("owns_process", default=False)  # an app that is embedded does not
-LEAVE_SECONDS = 1.0  # what is left of handlers after the drain has this long to notice that it is cancelled
+ECHO_SECONDS = 0.3  # a second signal that is meant comes later than this
+OWNS_PROCESS: ContextVar[bool] = ContextVar("owns_process", default=False)  # False: the app is embedded
+LEAVE_SECONDS = 1.0  # for handlers that are left after the drain to end once cancelled
 
 
 def listen_for_signals(stop: asyncio.Event) -> None:
-    """SIGTERM or SIGINT sets `stop`; the second one ends the process at once (leases then run out by themselves).
+    """SIGTERM or SIGINT sets `stop`; a second one ends the process at once (its leases then expire).
 
-    One that comes on the heels of the first is the same wish: shells, supervisors and `timeout` often tell the process
+    A second one within `ECHO_SECONDS` is the same request: shells, supervisors and `timeout` often signal the process
     and then its whole group.
     """
     loop = asyncio.get_running_loop()
-    heard: list[float] = []
+    received: list[float] = []
 
     def on_signal(number: int) -> None:
-        heard.append(loop.time())
-        is_echo = len(heard) > 1 and heard[-1] - heard[0] < ECHO_SECONDS
+        received.append(loop.time())
+        is_echo = len(received) > 1 and received[-1] - received[0] < ECHO_SECONDS
         if stop.is_set() and not is_echo:
             os._exit(128 + number)
         stop.set()
@@ -98,7 +98,7 @@ def run_to_end(program: Coroutine[Any, Any, None]) -> None:
     """Run a program on a loop of its own, and end with it.
 
     `asyncio.run` would wait for ever for a handler that ignores its cancellation, or that waits for a thread.  Its run
-    was settled or handed back by the drain, so nothing is lost by leaving it behind.
+    was settled or handed back by the drain, so nothing is lost.
     """
     runner = asyncio.Runner(loop_factory=fast_loop())
     inside = copy_context()
@@ -108,27 +108,27 @@ def run_to_end(program: Coroutine[Any, Any, None]) -> None:
     finally:
         loop = runner.get_loop()
         if not runner.run(_cancel_others()):
-            loop.set_exception_handler(lambda *_: None)  # the drain has said which run it is
+            loop.set_exception_handler(lambda *_: None)  # the drain has logged which run it is
         runner.run(loop.shutdown_asyncgens())
         loop.close()
         asyncio.set_event_loop(None)
 
 
 async def _cancel_others() -> bool:
-    """Cancel whatever still runs on this loop; false if some of it ignores that."""
+    """Cancel all other coroutines of this loop; false if one of them ignores that."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for other in others:
         other.cancel()
     if not others:
         return True
-    _, deaf = await asyncio.wait(others, timeout=LEAVE_SECONDS)
-    return not deaf
+    _, pending = await asyncio.wait(others, timeout=LEAVE_SECONDS)
+    return not pending
 
 
 def program_words() -> str:
-    """What was typed to start this process, without its arguments: they may be secrets.
+    """The command that started this process, without its arguments, which may be secrets.
 
-    Nothing if it is not known: of `python -c`, and of a script whose current folder is deleted.
+    Empty if it is unknown: for `python -c`, and a script whose current folder is deleted.
     """
     main, script = sys.modules.get("__main__"), sys.argv[0]
     spec = getattr(main, "__spec__", None)
@@ -155,7 +155,7 @@ def threads_left() -> list[str]:
     return [thread.name for thread in ours if thread.is_alive()]
 
 
-AWAY_S = (0.5, 3.0)  # between two looks for a store that does not answer: at first, at most
+AWAY_S = (0.5, 3.0)  # between two attempts to start while the store does not answer: at first, at most
 SAY_AGAIN_S = 60.0
 
 log = logging.getLogger("pollux")
@@ -164,11 +164,11 @@ log = logging.getLogger("pollux")
 async def has_started(
     app: Pollux, stop: asyncio.Event, say: Callable[[str], None] = log.warning, *, replace: bool = False
 ) -> bool:
-    """Started, or told to stop while the store was away or had no room; that is said once a minute.
+    """Start the app; false if `stop` was set first.  Reports once a minute that the store does not answer or is full.
 
-    Nodes that declare other jobs of our sources may be dead: whether they beat again is waited for.
+    Nodes that declare other jobs of the same sources may be dead: the start waits for their next heartbeat.
     """
-    rest_s, said_at, said = AWAY_S[0], 0.0, ""
+    rest_s, logged_at, logged = AWAY_S[0], 0.0, ""
     conflicting = _ConflictingNodes(app.options.beat_ttl_ms / 1000 + AWAY_S[1])
     while not stop.is_set():
         try:
@@ -179,24 +179,21 @@ async def has_started(
                 until = conflicting.wait_for(error, at)
             else:
                 until = f"trying again until {'there is room' if isinstance(error, StoreFull) else 'it answers'}"
-            if words != said or at >= said_at + SAY_AGAIN_S:
+            if words != logged or at >= logged_at + SAY_AGAIN_S:
                 say(f"{words}; {until}, Ctrl-C stops")
-                said_at, said = at, words
+                logged_at, logged = at, words
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), rest_s)
             rest_s = min(2 * rest_s, AWAY_S[1])
         else:
             if conflicting.beats:
-                say(
-                    f"no longer there: {conflicting.names}; this start takes the place, "
-                    "and the jobs are those that it declares"
-                )
+                say(f"no longer alive: {conflicting.names}; this start replaces them, and their jobs")
             return True
     return False
 
 
 class _ConflictingNodes:
-    """Nodes that declare other jobs of our sources.  One that beats again lives; the others are gone before long."""
+    """Nodes that declare other jobs of the same sources.  One that beats again is alive; the others expire."""
 
     def __init__(self, patience_s: float) -> None:
         self.beats: dict[str, int] = {}  # the first beat that was seen of each
@@ -207,7 +204,7 @@ class _ConflictingNodes:
         return f"{'node' if len(self.beats) == 1 else 'nodes'} {', '.join(self.beats)}"
 
     def wait_for(self, error: Conflict, at: float) -> str:
-        """What is waited for, in words; raises the refusal where a node lives, or the time for it is over."""
+        """What the start waits for, in words; raises the refusal if a node is alive or the time is over."""
         living = error.found.get("living", {})
         self._until = self._until if self.beats else at + self._patience_s
         has_beaten = any(beat_ms > self.beats.get(node, beat_ms) for node, beat_ms in living.items())
@@ -215,14 +212,14 @@ class _ConflictingNodes:
             raise error
         self.beats = living | self.beats
         return (
-            f"waiting up to {self._until - at:.0f} s for a beat of {self.names}: if one comes, this start ends; "
-            "if none does, or all stop, it takes their place"
+            f"waiting up to {self._until - at:.0f} s for a heartbeat of {self.names}: if one comes, this start ends; "
+            "if none comes, or all stop, it replaces them"
         )
 
 
 def run_alone(app: Pollux, *, replace: bool = False) -> None:
-    """Be the whole program, until SIGTERM or SIGINT: `SystemExit` with a line on stderr for what Pollux refuses."""
-    if not _is_logged():
+    """Run the app until SIGTERM or SIGINT; an error of ours is a line on stderr and `SystemExit`."""
+    if not log.hasHandlers() and log.propagate:  # the program has not configured logging
         colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         write_lines(logging.StreamHandler(), "text", logging.INFO, colours=colours)
     try:
@@ -232,13 +229,8 @@ def run_alone(app: Pollux, *, replace: bool = False) -> None:
         raise SystemExit(exit_code_of(error)) from error
 
 
-def _is_logged() -> bool:
-    """Has the program said where our lines go, or that they go nowhere?  Then that is how it is."""
-    return log.hasHandlers() or not log.propagate
-
-
 async def _until_signalled(app: Pollux, *, replace: bool) -> None:
-    """Started, until it is told to stop; commands on this machine may ask it by a socket meanwhile."""
+    """Run until a signal, with a socket for commands on this machine."""
     server = import_module("pollux.server")  # decision 0041: by name, since the server is built on the app
     stop = asyncio.Event()
     listen_for_signals(stop)
@@ -248,13 +240,13 @@ async def _until_signalled(app: Pollux, *, replace: bool) -> None:
 
 
 async def starts_of(store: Store) -> tuple[StartCommand, ...]:
-    """How the nodes of this store were started, as far as they told."""
+    """The start commands of nodes that are noted in this store."""
     notes, _ = await as_far(store.notes(START))
     return starts_in(notes)
 
 
 async def named_start(store: Store, why: Why, job: Job | None, run: Run | None = None) -> Why:
-    """The answer, and if its cure is to start a node the command that starts this app."""
+    """The answer, with the start command of this app in a cure that is to start a node."""
     if "start " not in why.cure or (job is None and run is None):
         return why
     version = job.scheduler_version if job is not None else run.scheduler_version if run is not None else 0
@@ -263,9 +255,9 @@ async def named_start(store: Store, why: Why, job: Job | None, run: Run | None =
 
 
 async def note_start(store: Store, sources: Iterable[str], program: str, *, revision: int | None = None) -> None:
-    """Remember what starts the app of these sources, in a store that processes share; `revision` as in `NotePut`.
+    """Note the start command of these sources in a shared store; `revision` as in `NotePut`.
 
-    Only cures are poorer without the note: a store that refuses it, or a deleted current folder, is no error.
+    Only cures use the note: a store that refuses it, or a deleted current folder, is no error.
     """
     if not store.capabilities.shared or not program:
         return
@@ -277,7 +269,7 @@ async def note_start(store: Store, sources: Iterable[str], program: str, *, revi
 
 
 def app_words(registry: Registry, job: Job) -> str:
-    """`pollux serve --app shop:app`, by the name that the module of the job's handler has for the app; else nothing."""
+    """`pollux serve --app shop:app`, if the module of the job's handler has a name for the app; else empty."""
     handler = registry.get(job.handler)
     module = sys.modules.get(getattr(handler and handler.call, "__module__", None) or "")
     if module is None:
@@ -288,7 +280,7 @@ def app_words(registry: Registry, job: Job) -> str:
 
 
 def _registry_of(value: object) -> object:
-    """What an app keeps as its registry.  A proxy (`flask.request`) that refuses every look is not asked."""
+    """The registry of a value that is an app; without calling its code, as a proxy (`flask.request`) may raise."""
     try:
         return object.__getattribute__(value, "__dict__").get("_registry")
     except AttributeError:  # it has no attributes of its own
@@ -296,7 +288,7 @@ def _registry_of(value: object) -> object:
 
 
 def _importable(module: str) -> str:
-    """The name under which another process imports the module; nothing for a script of another or a deleted folder."""
+    """The name by which another process imports the module; empty for a script of another or a deleted folder."""
     if module != "__main__":
         return module
     if (spec := getattr(sys.modules[module], "__spec__", None)) is not None:
@@ -312,11 +304,11 @@ TIMEOUT_SECONDS = 10.0
 
 
 class HealthPingFailed(PolluxError):
-    """The call did not get through; its URL is a secret and in no message."""
+    """The call failed.  The URL is a secret, so no message has it."""
 
 
 class HealthPing(Loop):
-    """Call `url` every so often, from the leader, while `is_well`."""
+    """Calls `url` at intervals, on the leader, while `is_well`."""
 
     def __init__(
         self,
@@ -331,7 +323,7 @@ class HealthPing(Loop):
         least = min(5_000, every_ms)
         super().__init__("heartbeat", clock=clock, events=events, rest_max_ms=every_ms, backoff_ms=(least, every_ms))
         self.url, self.every_ms, self.leads, self.is_well = url, every_ms, leads, is_well
-        self.calls = 0  # that got through
+        self.calls = 0  # successful ones
 
     async def turn(self) -> Rest:
         if self.leads() and await self.is_well():
@@ -341,7 +333,7 @@ class HealthPing(Loop):
 
 
 async def call(url: str) -> None:
-    """GET it; anything but a success within the time is `HealthPingFailed`."""
+    """GET the URL; anything but a success in time is `HealthPingFailed`."""
     import aiohttp
 
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
@@ -359,20 +351,20 @@ _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class Supervisor:
-    """The line to whoever supervises this process."""
+    """The notification socket of systemd."""
 
     def __init__(self, address: str, watchdog_ms: float | None) -> None:
         self.address, self.watchdog_ms = address, watchdog_ms
 
     def tell(self, *words: str) -> None:
-        """One datagram; nobody there is nobody's fault."""
+        """Send one datagram; errors are ignored."""
         where = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
             line.sendto("\n".join(words).encode(), socket.MSG_DONTWAIT, where)
 
 
 def supervisor_of(environ: MutableMapping[str, str]) -> Supervisor | None:
-    """Whoever the environment names.  The names are taken out: no child of ours speaks for us."""
+    """The supervisor in the environment, whose variables are removed, as children must not notify it."""
     address, usec, pid = (environ.pop(name, "") for name in _VARIABLES)
     if not address.startswith(("/", "@")):
         return None
@@ -381,7 +373,7 @@ def supervisor_of(environ: MutableMapping[str, str]) -> Supervisor | None:
 
 
 class Watchdog(Loop):
-    """Say that we live, three times as often as it is asked for."""
+    """Notifies the supervisor at a third of its interval while the node is alive."""
 
     def __init__(
         self, supervisor: Supervisor, lives: Callable[[], bool], *, every_ms: float, clock: Clock, events: Events
@@ -396,6 +388,8 @@ class Watchdog(Loop):
 
 
 class SideServices:
+    """Traces, health ping, systemd notifications and metrics port of one node."""
+
     def __init__(self, options: RuntimeOptions, *, clock: Clock, events: Events) -> None:
         self.options, self.clock, self.events = options, clock, events
         self.traces: Traces | None = None
@@ -407,7 +401,7 @@ class SideServices:
         self.port: MetricsPort | None = None
 
     async def begin(self, crew: NodeRuntime, watch: HealthWatch) -> None:
-        """Before the first run: traces must not miss it, and a port that is taken is an error of the start."""
+        """Start traces and the metrics port before the first run; a port in use is an error of the start."""
         await self._trace(crew)
         watch.crew, watch.traces, self._watch = crew, self.traces, watch
         if self.options.metrics_port is not None:
@@ -419,27 +413,27 @@ class SideServices:
                 raise
 
     async def _trace(self, crew: NodeRuntime) -> None:
-        said = TraceOptions(
+        options = TraceOptions(
             endpoint=self.options.traces_endpoint,
             sample=self.options.traces_sample,
             namespace=self.options.traces_namespace,
         )
-        if not endpoint_of(said, os.environ)[0]:
+        if not endpoint_of(options, os.environ)[0]:
             return
         loop = asyncio.get_running_loop()
 
         def on_lost(count: int, why: str) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self.events.emit, TracesLost(count, why))
 
-        self.traces = await asyncio.to_thread(open_traces, said, crew.node_id, on_lost)  # its imports take a while
+        self.traces = await asyncio.to_thread(open_traces, options, crew.node_id, on_lost)  # its imports take a while
         if self.traces is not None:
             self.traces.export.start()
             self._leave = self.traces.listen(self.events)
             crew.worker.tracing = self.traces
 
     def set_out(self, crew: NodeRuntime, is_well: Callable[[], Awaitable[bool]]) -> None:
-        """The node works: say so to whoever wants to know."""
+        """Start the health ping, and notify systemd that the node is ready."""
         options, clock, events = self.options, self.clock, self.events
         if options.heartbeat_url and options.plans:
             self.heartbeat = HealthPing(
@@ -463,7 +457,7 @@ class SideServices:
             loop.start()
 
     async def turn_back(self) -> None:
-        """The node is about to drain; the watchdog goes on, for that may take a while."""
+        """Stop the health ping before the drain; the watchdog goes on, as a drain may take a while."""
         if self._supervisor is not None:
             self._supervisor.tell(STOPPING)
         if self.heartbeat is not None:
@@ -482,6 +476,6 @@ class SideServices:
 
 
 def _is_alive(crew: NodeRuntime) -> bool:
-    """A node that drains stops its loops one after the other, and lives."""
+    """Do all loops run?  While the node drains they stop one by one."""
     status = crew.status()
     return status.is_draining or all(loop.is_alive for loop in status.loops)

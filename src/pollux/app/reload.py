@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from pollux.app.pollux import Pollux
     from pollux.registry import Registry
 
-FILE_NOTE = f"{SETTING}file:"  # and its source: which text of it holds; a node with another one writes none of its jobs
+FILE_NOTE = f"{SETTING}file:"  # and the source: the digest in force; a node with another text writes none of its jobs
 BY_FILE, BY_SIGNAL = "file watch", "signal HUP"
-TEXT = "text"  # what a text is called that has no name: the field in which it was sent
+TEXT = "text"  # the name of a draft without one: the field in which it was sent
 SHOWN_MAX = 10
-STEADY_S = 0.1  # a file that is being written is left alone until it has not changed for this long
+STEADY_S = 0.1  # a file is read once it has not changed for this long
 STEADY_LOOKS_MAX = 50
-# Besides the live ones: these hold as soon as the jobs that they are about are written.
+# Besides the live ones: these apply as soon as the jobs are written.
 _BY_JOBS = frozenset({"release", "job_timeout"})
 
 
@@ -53,7 +53,7 @@ class OptionChange(Struct, frozen=True):
     path: str
     before: str
     after: str
-    overruled: str = ""  # what is set live for all nodes, and goes on holding
+    overruled: str = ""  # the live setting that stays in force instead
 
     def __str__(self) -> str:
         words = f"{self.path} {self.before} -> {self.after}"
@@ -65,18 +65,18 @@ class ReloadResult(Struct, frozen=True):
 
     path: str
     digest: str  # of the text that was read
-    lines: tuple[str, ...]  # `+` added, `~` changed, `-` gone, one line a job or option
+    lines: tuple[str, ...]  # `+` added, `~` changed, `-` removed, one line for each job or option
     added: int
     changed: int
     removed: int
     same: int
-    options: tuple[OptionChange, ...]  # that hold now
+    options: tuple[OptionChange, ...]  # that apply now
     needs_restart: tuple[OptionChange, ...]
     is_dry: bool
-    aside: str = ""  # of a rollback: where the text lies that it replaced, if that one is kept nowhere else
-    draft: str = ""  # what the text is called that was looked at in place of the file's own
+    aside: str = ""  # of a rollback: the file with the replaced text, if that is saved nowhere else
+    draft: str = ""  # the name of the text that was previewed instead of the file's own
     source: str = ""  # whose jobs it was compared with
-    unseen: tuple[str, ...] = ()  # functions that a draft names and the node has not imported: nobody looked at them
+    unseen: tuple[str, ...] = ()  # functions that a draft names and the node has not imported: not checked
     refused: str = ""  # of a dry run: why it would not be applied without `replace`
 
     @property
@@ -93,11 +93,11 @@ class ReloadResult(Struct, frozen=True):
 
 
 class ConfigDraft(Struct, frozen=True):
-    """A text that somebody has elsewhere: what would it change in the place of the file's own?"""
+    """A text to preview instead of the file's own."""
 
     text: str
     called: str = ""  # the name of its file
-    source: str = ""  # whose next text it is, like `file:pollux.yaml`; "": that of the node, unless it has its own
+    source: str = ""  # the source that it belongs to, like `file:pollux.yaml`; "": by its name, else the node's
 
     @property
     def raw(self) -> bytes:
@@ -105,18 +105,18 @@ class ConfigDraft(Struct, frozen=True):
 
 
 class RunningConfig(Struct, frozen=True):
-    """What a node runs by, whatever its file says by now."""
+    """The configuration in force on a node, and whether its file still has it."""
 
-    path: str  # of the file, from the root on
-    digest: str  # of the text that holds
-    is_there: bool  # the file holds that text
-    refused: tuple[str, ...]  # what is wrong with the text that it holds instead
+    path: str  # of the file, absolute
+    digest: str  # of the text in force
+    is_there: bool  # the file has that text
+    refused: tuple[str, ...]  # problems of the text that it has instead
     options: tuple[EffectiveOption, ...]
     needs_restart: tuple[OptionChange, ...]
 
 
 class CheckedConfig(Struct):
-    """A text that passed every check, and what it comes to."""
+    """A text that passed every check, and its effects."""
 
     raw: bytes
     config: Config
@@ -135,15 +135,15 @@ class Reloader:
 
     def __init__(self, app: Pollux, config: Config, *, plans: bool, runs: bool) -> None:
         self.app, self.plans, self.runs = app, plans, runs
-        self.config = self.started = config  # what holds, and what held at the start
-        self.refused: tuple[str, ...] = ()  # what is wrong with the text that was last refused
-        self._refused = ""  # its digest: said once
-        self._is_unkept_said = False
+        self.config = self.started = config  # in force now, and at the start
+        self.refused: tuple[str, ...] = ()  # problems of the text that was last refused
+        self._refused = ""  # its digest: it is reported once
+        self._is_unsaved_reported = False
         self._lock = asyncio.Lock()
 
     @property
     def place(self) -> str:
-        """Where the file is, from the root on."""
+        """The absolute path of the file."""
         return str(Path(self.config.path).absolute())
 
     @property
@@ -153,9 +153,9 @@ class Reloader:
     async def reload(
         self, *, by: str, dry_run: bool = False, raw: bytes | None = None, only: str = "", replace: bool = False
     ) -> ReloadResult:
-        """Read the file (or `raw` in its place) and make it hold, or raise what stands against it.
+        """Read the file (or take `raw` instead) and apply it, or raise why not.
 
-        `only`: the digest of the text that is meant; any other one is left alone.  `replace`: whatever the source has.
+        `only`: the digest of the expected text; any other one is refused.  `replace`: whatever the source has.
         """
         async with self._lock:
             if raw is None:
@@ -166,7 +166,7 @@ class Reloader:
                 prepared = await self._prepare(raw, replace=replace)
                 if replace:
                     prepared.diffs = [msgspec.structs.replace(diff, refused=None) for diff in prepared.diffs]
-                reloaded = self._told(prepared, is_dry=dry_run)
+                reloaded = self._result(prepared, is_dry=dry_run)
                 words = hide(reloaded.words())[:1_000]
                 audit = OnceLine(AuditLine(self.app.clock.now_ms(), by, "reload", reloaded.path[:200], words))
                 if not dry_run:
@@ -182,19 +182,19 @@ class Reloader:
             return reloaded
 
     async def preview(self, draft: ConfigDraft) -> ReloadResult:
-        """What would change if the file held this text?  Nothing does, and nothing is imported."""
+        """What would change if the file had this text; nothing is changed or imported."""
         if not draft.source and digest_of(draft.raw) == await asyncio.to_thread(self.digest_there):
             return await self.reload(by="", dry_run=True)
         async with self._lock:
-            reloaded = self._told(await self._prepare(draft.raw, draft), is_dry=True)
+            reloaded = self._result(await self._prepare(draft.raw, draft), is_dry=True)
         return msgspec.structs.replace(reloaded, draft=draft.called or TEXT)
 
     def in_force(self) -> RunningConfig:
-        """By what this node runs: what cannot change while it runs is as it was at the start."""
+        """The configuration in force: options that need a restart are as at the start."""
         steady = {option.field for option in OPTIONS if not (option.live or option.path in _BY_JOBS)}
         paths = {option.path for option in OPTIONS if option.field in steady}
         values = {field: getattr(self.started, field) for field in steady}
-        origins = self.config.origins | {path: said for path, said in self.started.origins.items() if path in paths}
+        origins = self.config.origins | {path: origin for path, origin in self.started.origins.items() if path in paths}
         written = {path: text for path, text in self.config.written.items() if path not in paths}
         written |= {path: text for path, text in self.started.written.items() if path in paths}
         config = msgspec.structs.replace(self.config, **values, origins=origins, written=written)
@@ -211,20 +211,20 @@ class Reloader:
         )
 
     async def rollback(self, *, by: str, to: str | None = None, replace: bool = False) -> ReloadResult:
-        """Put an earlier text back into the file and make it hold; one that fits no more changes nothing."""
+        """Write an earlier text back into the file and apply it; one that is refused changes nothing."""
         versions = self.versions
         versions.refuse_unwritable()
         there = await asyncio.to_thread(_bytes_of, self.config.path)
         raw = versions.before("" if there is None else digest_of(there), to).read()
         would = await self.reload(by=by, dry_run=True, raw=raw, replace=replace)
         if would.refused:
-            await self.reload(by=by, raw=raw)  # raises it, and the file is as it was
+            await self.reload(by=by, raw=raw)  # raises, and the file is unchanged
         aside = "" if there is None else await asyncio.to_thread(versions.keep_replaced, there)
         await asyncio.to_thread(versions.put_back, raw)
         return msgspec.structs.replace(await self.reload(by=by, raw=raw, replace=replace), aside=aside)
 
     async def began(self) -> bool:
-        """The text that the node starts with holds; false if the file has another one by now."""
+        """Save the text that the node starts with; false if the file has another one by now."""
         raw = await asyncio.to_thread(_bytes_of, self.config.path)
         if raw is None or digest_of(raw) != self.config.digest:
             return False
@@ -232,12 +232,12 @@ class Reloader:
         return True
 
     def digest_there(self) -> str:
-        """Of what the file holds now."""
+        """The digest of the file as it is now; empty if it cannot be read."""
         raw = _bytes_of(self.config.path)
         return "" if raw is None else digest_of(raw)
 
     async def _read(self, by: str) -> bytes | None:
-        """A file that changes by itself is read once it is written; what a person asks for is read as it is."""
+        """The text; a file that was seen to change is read once it is steady, on request it is read as it is."""
         if by == BY_FILE:
             return await steady_bytes(self.config.path, _bytes_of)
         return await asyncio.to_thread(_bytes_of, self.config.path)
@@ -247,12 +247,10 @@ class Reloader:
     async def _prepare(
         self, raw: bytes | None, draft: ConfigDraft | None = None, *, replace: bool = False
     ) -> CheckedConfig:
-        """A draft is looked at with what is here already: it comes from outside, and is to leave no trace."""
+        """Check a text; for a draft nothing is imported, as it comes from outside."""
         if raw is None and not await asyncio.to_thread(Path(self.config.path).exists):
-            gone = InvalidInput(
-                "the file was removed", where=self.config.path, cure="put it back: pollux reload --rollback"
-            )
-            raise InvalidConfig([gone])
+            cure = "put it back: pollux reload --rollback"
+            raise InvalidConfig([InvalidInput("the file was removed", where=self.config.path, cure=cure)])
         config = await asyncio.to_thread(
             load_config,
             self.config.path,
@@ -289,15 +287,15 @@ class Reloader:
         )
 
     async def _live_changes(self, config: Config) -> tuple[OptionChange, ...]:
-        """What changes while the node runs, or would, if something else were not set for all nodes."""
+        """The changes of options that need no restart; some are overruled by live settings."""
         changes = tuple(_changes(self.config, config, is_live=True))
         notes, _ = await as_far(self.app.backend.notes(SETTING))
         live = read_live(notes) if changes else {}
-        heard = {path: str(said.value) for path, said in live.items() if not is_overruled(config, path)}
-        return tuple(msgspec.structs.replace(each, overruled=heard.get(each.path, "")) for each in changes)
+        in_force = {path: str(setting.value) for path, setting in live.items() if not is_overruled(config, path)}
+        return tuple(msgspec.structs.replace(each, overruled=in_force.get(each.path, "")) for each in changes)
 
     async def _source_of(self, draft: ConfigDraft, config: Config) -> str:
-        """Whose next text is it?  Our file's, unless it is said, or another node has a file of its name."""
+        """The source of a draft: the given one, else that of a live node with a file of its name, else this node's."""
         if draft.source:
             return draft.source
         own = f"file:{config.name or Path(draft.called).name}"
@@ -307,12 +305,12 @@ class Reloader:
 
     def _other_file(self) -> InvalidInput:
         return InvalidInput(
-            f"the node that answers here reads {self.place}, which holds another text",
+            f"the node that answers here reads {self.place}, which has another text",
             cure=f"write it to {self.place} (it is read again by itself); --dry-run shows what it would change",
         )
 
     def _refuse(self, raw: bytes | None, error: PolluxError, by: str, *, is_dry: bool) -> None:
-        """Say it, once for each text."""
+        """Report a refusal, once for each text."""
         digest = "" if raw is None else digest_of(raw)
         if is_dry or (digest == self._refused and self.refused):
             return
@@ -324,7 +322,7 @@ class Reloader:
     # applying
 
     async def _apply(self, prepared: CheckedConfig, audit: OnceLine, *, replace: bool) -> None:
-        """Handlers first, so that a new job finds its own; then the store, then the node."""
+        """Apply: handlers first, as new jobs need theirs, then the store, then the node."""
         app, config = self.app, prepared.config
         app.know_handlers(prepared.registry)
         if self.plans:
@@ -338,36 +336,36 @@ class Reloader:
         await self._keep(prepared.raw)
 
     async def _write(self, prepared: CheckedConfig, audit: OnceLine, *, replace: bool) -> None:
-        """Whoever has an older text of the file is told first, so that it does not undo what follows."""
+        """Write the jobs; the digest first, so that a node with an older text does not undo it."""
         if any(diff.newer is not None for diff in prepared.diffs):
-            return  # a newer release holds
-        await self.tell_text(prepared.config)
+            return  # a newer release is in force
+        await self.note_text(prepared.config)
         store, me, only = self.app.backend, self.app.node(), (self.config.source,)
         await prepared.declared.write(
             store, me, only=only, audit=audit, coming=PendingDeclaration.RELOAD, replace=replace
         )
 
-    async def tell_text(self, config: Config) -> None:
-        """Note which text holds, where others share the store."""
+    async def note_text(self, config: Config) -> None:
+        """Note the digest in force, if other nodes may share the store."""
         store = self.app.backend
         if not store.capabilities.shared:
             return
-        if await self._digest_told() == config.digest:
+        if await self._noted_digest() == config.digest:
             return
         value = {"digest": config.digest, "node": self.app.node_id, "at_ms": self.app.clock.now_ms()}
         await store.put_notes([NotePut(self._text_key, value)])
         await store.wake()
 
     async def is_stale(self) -> bool:
-        """Has another node made another text of the file hold since?  Then it is not for us to write its jobs."""
-        return await self._digest_told() not in (None, self.config.digest)
+        """Has another node applied another text of the file since?  Then its jobs are not written from here."""
+        return await self._noted_digest() not in (None, self.config.digest)
 
     @property
     def _text_key(self) -> str:
         return f"{FILE_NOTE}{self.config.source}"
 
-    async def _digest_told(self) -> str | None:
-        """Of the text that holds, as far as somebody has told it and it can be read."""
+    async def _noted_digest(self) -> str | None:
+        """The digest in force, if it is noted and readable."""
         notes, _ = await as_far(self.app.backend.notes(self._text_key))
         return next((digest_in(note.value) for note in notes if note.key == self._text_key), None)
 
@@ -375,13 +373,13 @@ class Reloader:
         try:
             await asyncio.to_thread(self.versions.keep, raw, self.app.clock.now_ms())
         except OSError as error:
-            if not self._is_unkept_said:
-                self._is_unkept_said = True
+            if not self._is_unsaved_reported:
+                self._is_unsaved_reported = True
                 self.app.events.emit(FileVersionUnsaved(str(self.versions.folder), error.strerror or str(error)))
 
-    # telling
+    # reporting
 
-    def _told(self, prepared: CheckedConfig, *, is_dry: bool) -> ReloadResult:
+    def _result(self, prepared: CheckedConfig, *, is_dry: bool) -> ReloadResult:
         diffs = prepared.diffs
         return ReloadResult(
             path=self.config.path,
@@ -400,9 +398,9 @@ class Reloader:
         )
 
     async def _record(self, reloaded: ReloadResult, by: str, audit: OnceLine) -> None:
-        """What was changed in the store is on record already; what this node alone does otherwise is not."""
+        """Report the reload; the audit line went with the first write of a job, if there was one."""
         if reloaded.is_empty:
-            if by == BY_SIGNAL:  # whoever sent it cannot see otherwise that it was heard
+            if by == BY_SIGNAL:  # its sender has no other answer
                 self.app.events.emit(ConfigReloaded(reloaded.path, by, "nothing changed"))
             return
         self.app.events.emit(ConfigReloaded(reloaded.path, by, reloaded.words()))
@@ -411,7 +409,7 @@ class Reloader:
 
 
 def signature(path: str) -> tuple[int, int, int, int] | None:
-    """What changes whenever the file does; None while it is not there."""
+    """Values that change whenever the file does; None if it does not exist."""
     try:
         seen = Path(path).stat()
     except OSError:
@@ -420,7 +418,7 @@ def signature(path: str) -> tuple[int, int, int, int] | None:
 
 
 async def steady_bytes(path: str, read: Callable[[str], bytes | None]) -> bytes | None:
-    """What `read` gets of the file once nothing has written to it for `STEADY_S`: an editor may empty it first."""
+    """The text once the file has not changed for `STEADY_S`: an editor may empty it first."""
     raw = None
     for _ in range(STEADY_LOOKS_MAX):
         before = signature(path)
@@ -432,12 +430,12 @@ async def steady_bytes(path: str, read: Callable[[str], bytes | None]) -> bytes 
 
 
 def digest_in(value: object) -> str:
-    """The text that a file's note names."""
+    """The digest in the value of a file's note."""
     return str(value.get("digest", "")) if isinstance(value, Mapping) else ""
 
 
 def _bytes_of(path: str) -> bytes | None:
-    """What the file holds; None if it cannot be read, and whoever reads the config says why."""
+    """The content of the file; None if it cannot be read: `load_config` raises why."""
     try:
         with Path(path).open("rb") as file:
             return file.read(FILE_BYTES_MAX + 1)
@@ -446,12 +444,12 @@ def _bytes_of(path: str) -> bytes | None:
 
 
 def _under(job: Job, source: str) -> Job:
-    """A file that is called otherwise from now on is another source only after a restart."""
+    """The job under that source: a new name of the file applies with a restart."""
     return job if job.source == source else msgspec.structs.replace(job, source=source)
 
 
 def _changes(before: Config, after: Config, *, is_live: bool) -> Iterator[OptionChange]:
-    """Options that differ, of those that can change while a node runs, or of the others."""
+    """Options that differ, of those that can change while a node runs or of the others."""
     for option in OPTIONS:
         if option.path in _BY_JOBS or (option.live or _is_allowed_now(option.path, after)) is not is_live:
             continue
@@ -469,4 +467,4 @@ def _value(config: Config, option: Any) -> str:
     written = config.written.get(option.path)
     if config.origins.get(option.path, DEFAULT) == DEFAULT:
         return shown(option, getattr(Config(), option.field))
-    return written or hide(shown(option, getattr(config, option.field)))  # a list may hold references, too
+    return written or hide(shown(option, getattr(config, option.field)))  # a list may have references, too

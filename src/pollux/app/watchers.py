@@ -39,18 +39,18 @@ from pollux.store.decoding import as_far
 if TYPE_CHECKING:
     from pollux.app.pollux import Pollux
 
-TURN_MS = 4_000  # a turn that is asked for from elsewhere is given so long
-ANSWER_MS = 60_000  # and its answer is there for so long
+TURN_MS = 4_000  # limit of a turn that another node requested
+ANSWER_MS = 60_000  # lifetime of its answer
 
 LINKS_MAX = 40
-DEBOUNCE_MS = 400  # at most so long are events collected: other files in the folder may change all the time
+DEBOUNCE_MS = 400  # for which events are collected: other files in the folder may change all the time
 LOOK_MS = 10_000  # without any event
 SOON_S = 1.0
-AGAIN_S = 5.0  # after the watching itself went wrong
+AGAIN_S = 5.0  # after an error of the watch
 
 
 class SettingsWatcher(Loop):
-    """One for each app that runs."""
+    """Applies live settings, requested turns and reloads on a running node."""
 
     def __init__(self, app: Pollux) -> None:
         beat_ms = app.options.beat_ms
@@ -59,20 +59,20 @@ class SettingsWatcher(Loop):
         self.live: dict[str, LiveSetting] = {}
         self.crew: NodeRuntime | None = None
         self._is_rung = False
-        self._wants_reload = ""  # who wants the file to be read again
-        self._answered: set[str] = set()  # turns that were asked for, and given
-        self._differs = ""  # the text that another node made hold, and we said so
-        self._sealed = ""  # why nobody works on the store, as it was seen last
+        self._wants_reload = ""  # who requested the reload of the file
+        self._answered: set[str] = set()  # requests for turns
+        self._differs = ""  # the digest that another node applied; it is reported once
+        self._sealed = ""  # why the store is not in use, at the last read
         self._watch: FileWatch | None = None
         self._has_terminal = False
 
     # life
 
     async def prepare(self) -> None:
-        """Before the node starts: what is live holds from the first run on, and a SIGHUP is a wish, not the end."""
+        """Before the node starts: apply the live settings to the first run, and handle SIGHUP."""
         if OWNS_PROCESS.get():
             self._has_terminal = _has_terminal()
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
         self.live = read_live(await self._notes(SETTING))
         self.app.retune()
 
@@ -88,7 +88,7 @@ class SettingsWatcher(Loop):
         self.start()
 
     async def end(self) -> None:
-        """The node is about to leave; a drain of it alone ends with it."""
+        """Stop before the node leaves; a drain of this node ends with it."""
         watch, self._watch = self._watch, None
         if watch is not None:
             await watch.stop()
@@ -97,20 +97,20 @@ class SettingsWatcher(Loop):
             with contextlib.suppress(PolluxError):
                 await self.app.backend.put_notes([NotePut(drain_key(self.app.node_id))])
 
-    # hearing
+    # requests
 
     def ring(self) -> None:
-        """Something that steers may have changed."""
+        """Read the notes again: they may have changed."""
         self._is_rung = True
         self.nudge()
 
     def read_again(self, by: str) -> None:
-        """The file may have changed; a store that is down meanwhile is tried again."""
+        """Read the file again; if the store does not answer, that is repeated."""
         self._wants_reload = by
         self.nudge()
 
-    def _hung_up(self) -> None:
-        """A request to read the file again; or the terminal is gone, and with it whoever started us by hand."""
+    def _on_hangup(self) -> None:
+        """Read the file again; or end, if the terminal of this process was closed."""
         if self._has_terminal and not _has_terminal():
             os.kill(os.getpid(), signal.SIGTERM)
         else:
@@ -119,7 +119,7 @@ class SettingsWatcher(Loop):
     async def turn(self) -> Rest:
         if self._wants_reload:
             await self._read_again()
-        if self._is_rung or not self._hears():
+        if self._is_rung or not self._is_notified():
             self._is_rung = False
             try:
                 await self.look()
@@ -128,8 +128,8 @@ class SettingsWatcher(Loop):
                 raise
         return Rest(self.beat_ms)
 
-    def _hears(self) -> bool:
-        """Would a claim or the feed tell us?"""
+    def _is_notified(self) -> bool:
+        """Would a claim or the feed report a change?"""
         crew = self.crew
         if crew is None or crew.leader.term is not None:
             return crew is not None
@@ -138,10 +138,10 @@ class SettingsWatcher(Loop):
             answered_at is not None and self.clock.mono_ms() - answered_at <= crew.options.long_poll_ms + self.beat_ms
         )
 
-    # doing
+    # applying
 
     async def look(self) -> None:
-        """Read what steers, and do it."""
+        """Read the notes and apply them."""
         notes = await self._notes(SETTING)
         self._tune(read_live(notes))
         await self._look_at_file(notes)
@@ -152,7 +152,7 @@ class SettingsWatcher(Loop):
     def _tune(self, live: dict[str, LiveSetting]) -> None:
         before, self.live = self.live, live
         if before != live:
-            words = [f"{path} = {said.value} (by {said.by})" for path, said in live.items() if before.get(path) != said]
+            words = [f"{path} = {new.value} (by {new.by})" for path, new in live.items() if before.get(path) != new]
             words += [f"{path} is unset" for path in before if path not in live]
             self.app.retune()
             self.events.emit(SettingsChanged(tuple(words)))
@@ -167,42 +167,39 @@ class SettingsWatcher(Loop):
         except StoreError:
             raise  # and again after a rest
         except PolluxError:
-            pass  # it was said, once for each text
+            pass  # it was reported, once for each text
         self._wants_reload = ""
 
     async def _look_at_file(self, notes: list[Note]) -> None:
-        """Another node made another text of our file hold: if ours is that text by now, it holds here, too."""
+        """Reload if another node applied another text of the file and the file has that text here too."""
         reloader = self.app.reloader
         if reloader is None or not reloader.config.path:
             return
         key = f"{FILE_NOTE}{reloader.config.source}"
-        [told] = [note.value for note in notes if note.key == key] or [None]
-        digest = digest_in(told)
+        noted = next((note.value for note in notes if note.key == key), None)
+        digest = digest_in(noted)
         if not digest or digest == reloader.config.digest:
             self._differs = ""
         elif digest == await asyncio.to_thread(reloader.digest_there):
             self.read_again(BY_FILE)
         elif digest != self._differs:
             self._differs = digest
-            node = str(told.get("node", "")) if isinstance(told, dict) else ""
+            node = str(noted.get("node", "")) if isinstance(noted, dict) else ""
             self.events.emit(FileDiffers(reloader.config.source, node))
 
     async def _look_at_seal(self) -> None:
-        """Stops and terms keep a node from working on a store that was moved elsewhere; here it is said.
-
-        A term that the move has not taken yet, or was killed before it could, is given up.
-        """
+        """Report that the store was moved elsewhere, and resign: stops and terms keep the node from working on it."""
         before, self._sealed = self._sealed, await self.app.sealed()
-        if self._sealed and self._sealed != before:  # a move begins, and is over
+        if self._sealed and self._sealed != before:
             self.events.emit(StoreSealed(self._sealed))
         if self._sealed and self.crew is not None and self.crew.leader.term is not None:
             await self.crew.leader.yield_term(self._sealed)
 
     async def _give_turns(self, notes: list[Note]) -> None:
-        """Somebody elsewhere asked for a turn: have it, and tell what came of it."""
-        asked = {note.key.removesuffix("ask") for note in notes if note.key.endswith(":ask")}
-        self._answered &= asked
-        for key in sorted(asked - self._answered):
+        """Run the turns that other nodes requested, and write their results."""
+        requested = {note.key.removesuffix("ask") for note in notes if note.key.endswith(":ask")}
+        self._answered &= requested
+        for key in sorted(requested - self._answered):
             self._answered.add(key)
             turned = await self.crew.turn_now(TURN_MS) if self.crew is not None else None
             if turned is None:
@@ -212,13 +209,13 @@ class SettingsWatcher(Loop):
             await self.app.backend.put_notes([NotePut(f"{key}{version}", value, expires_ms=expires_ms)])
 
     async def _notes(self, prefix: str) -> list[Note]:
-        """Those that can be read."""
+        """The readable ones."""
         found, _ = await as_far(self.app.backend.notes(prefix))
         return found
 
 
 def _has_terminal() -> bool:
-    """Does somebody sit before this process?"""
+    """Has this process a terminal?"""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:
@@ -227,7 +224,7 @@ def _has_terminal() -> bool:
 
 
 def names_on_the_way(path: str) -> dict[str, str]:
-    """Every name that decides what the file holds (a link, or the file itself), and the directory it stands in."""
+    """Every name on the path of the file (each link, and the file itself), and the directory it is in."""
     names: dict[str, str] = {}
     ahead = list(Path(path).absolute().parts)
     here = Path(ahead.pop(0))
@@ -281,25 +278,25 @@ class FileWatch:
             soon = asyncio.get_running_loop().create_task(self._look_soon())
             try:
                 await self._watch(names_on_the_way(self.path))
-            except Exception:  # noqa: BLE001  a folder that went away, a machine without watches left: look by hand
+            except Exception:  # noqa: BLE001  a removed folder, or no watches left: poll the file
                 await self._pause(AGAIN_S)
             finally:
                 soon.cancel()
             await self._look()
 
     async def _look_soon(self) -> None:
-        """Something may have changed just before the watching began."""
+        """Check once more: the file may have changed just before the watch began."""
         await self._pause(SOON_S)
         await self._look()
 
     async def _watch(self, names: dict[str, str]) -> None:
-        """Until the way to the file is another one."""
+        """Watch until the path of the file changes."""
         from watchfiles import Change, awatch
 
         def is_ours(_: Change, path: str) -> bool:
             return path in names
 
-        logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it tells of every change
+        logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it logs every change
         folders = _folders(names)
         async for _ in awatch(
             *folders,
@@ -315,7 +312,7 @@ class FileWatch:
                 return
 
     async def _look(self) -> None:
-        """Tell, once the file is there, is another one, and is not being written; or once it stays away."""
+        """Call `changed` once the file is another one and steady, or once it stays removed."""
         now = signature(self.path)
         for _ in range(STEADY_LOOKS_MAX):
             if now == self._seen or self._stop.is_set():
@@ -326,7 +323,7 @@ class FileWatch:
                 self._seen = now
                 self.changed()
                 return
-        if now is None:  # nobody is replacing it: it is gone, and its next start would fail
+        if now is None:  # it is not being replaced
             self._seen = None
             self.changed()
 
