@@ -32,6 +32,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(NoSkip(), "pollux-no-skip")
 
 
+@pytest.hookimpl(trylast=True)  # after xdist
+def pytest_collection_modifyitems(items):
+    """Groups hold: xdist 3.8 appends that of a test to its `_nodeid`, which pytest 9.2 does not read any more.
+
+    https://github.com/pytest-dev/pytest-xdist/issues/1386
+    """
+    for item in items:
+        if grouped := getattr(item, "_nodeid", ""):
+            item._id = type(item._id).parse(grouped)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """What is collected stays to the end: nobody need look through it for garbage, neither meanwhile nor later."""

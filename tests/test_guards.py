@@ -52,6 +52,17 @@ def test_planted():
     assert one() == 2
 """
 
+GROUPS = """
+import os
+import pytest
+
+
+@pytest.mark.parametrize("n", range(9))
+@pytest.mark.xdist_group("one")
+def test_grouped(n):
+    assert n < 0, f"in process {os.getpid()}"
+"""
+
 SKIPS = """
 import pytest
 
@@ -97,6 +108,13 @@ def test_bare_pytest_may_skip(session):
 def test_an_expected_failure_is_no_skip(session):
     _, status = session("import pytest\n@pytest.mark.xfail\ndef test_known():\n    raise OSError\n")
     assert status == pytest.ExitCode.OK
+
+
+def test_tests_of_one_group_run_in_one_process(session):
+    said, _ = session(GROUPS, "-n", "2", "--dist", "loadgroup")
+    by = re.findall(r"^E +AssertionError: (in process \d+)$", said, re.MULTILINE)
+    assert len(by) == 9
+    assert len(set(by)) == 1
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the process table of Linux")
