@@ -184,6 +184,43 @@ def test_nobody_is_told_to_install_another_project():
     assert wrong == []
 
 
+def decisions() -> dict[str, Path]:
+    """The pages by number; a number has one page."""
+    found = sorted((REPOSITORY / "docs" / "decisions").glob("0*.md"))
+    numbers = [path.name[:4] for path in found]
+    assert len(set(numbers)) == len(numbers), numbers
+    return dict(zip(numbers, found, strict=True))
+
+
+def test_the_index_of_decisions_lists_each_once():
+    index = (REPOSITORY / "docs" / "decisions" / "README.md").read_text()
+    listed = re.findall(r"^- \[\d{4}\]\((\S+)\)", index, re.MULTILINE)
+    assert sorted(listed) == [path.name for path in decisions().values()], "cure: a line in docs/decisions/README.md"
+
+
+def test_a_decision_that_is_named_is_there_or_was_replaced_by_name():
+    """`decision 0041` in code, pages and other decisions; what was folded into another one is named only there."""
+    there, wrong = decisions(), []
+    files = [path for root in ("src", "tests", "docs", "benchmarks") for path in (REPOSITORY / root).rglob("*.*")]
+    for path in [*files, *REPOSITORY.glob("*.md")]:
+        if path.suffix not in {".py", ".md", ".sql", ".lua", ".toml"} or path.name == "test_repository.py":
+            continue
+        named = re.findall(r"decisions?[ /](\d{4})|^Superseded.*\[(\d{4})\]", path.read_text(), re.MULTILINE)
+        wrong += [f"{path}: {number}" for pair in named for number in pair if number and number not in there]
+    assert wrong == []
+
+
+def test_a_superseded_decision_says_by_which():
+    """`Supersedes 0026` in the newer one is `Superseded by [0055](...)` below the title of the older, if it is kept."""
+    there = decisions()
+    for number, path in there.items():
+        text = path.read_text()
+        head = text.partition("\n## ")[0]
+        for sentence in re.findall(r"Supersedes ([^.]*)\.", head):
+            for older in set(re.findall(r"\b\d{4}\b", sentence)) & set(there):
+                assert f"[{number}]" in there[older].read_text().partition("\n## ")[0], (older, number)
+
+
 def test_the_command_tells_the_version_of_our_distribution():
     done = subprocess.run([BIN / "pollux", "--version"], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == f"pollux {metadata.version('pollux-scheduler')}\n"
