@@ -6,8 +6,9 @@ A node may run by another config than its file after a refused reload: then that
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -20,8 +21,7 @@ from pollux.cli.target import (
     OpenedStore,
     StoreChoice,
     Target,
-    ask,
-    ask_target,
+    answer_of,
     config_path,
     hello_of,
     is_url_argument,
@@ -29,7 +29,7 @@ from pollux.cli.target import (
     node_here,
     node_or_store,
     print_target,
-    store_lacks,
+    target_at,
     with_own_code,
 )
 from pollux.client import is_address, socket_url
@@ -42,12 +42,14 @@ from pollux.model import SETTING, Node, Note
 from pollux.secrets import MASK, hide
 from pollux.store.decoding import as_far
 from pollux.store.local_files import AnnouncedNode, announced_in
-from pollux.store.urls import place_of
+from pollux.store.urls import lacking, place_of
 from pollux.units import counted
 
 if TYPE_CHECKING:
     from pollux.app import OperationsProtocol
     from pollux.app.reload import RunningConfig
+
+_T = TypeVar("_T")
 
 
 @click.command(cls=TeachingCommand)
@@ -79,14 +81,15 @@ def config(path: str | None, *, only_set: bool, example: bool, as_json: bool, **
         return
     path = config_path(path)
     loaded, wrong = load_leniently(path, arguments, guesses=True)
-    node = node_by(loaded)
+    node = asyncio.run(node_by(loaded))
     is_other = node is not None and not node.is_there
     if wrong is not None and not is_other:
         raise wrong
     is_start = any(value is not None for name, value in arguments.items() if name != "store") and wrong is None
-    running = None if is_start or path else options_of_node(loaded)
-    found = running or (node.options if node is not None and is_other and not is_start else None)
-    found = found or _of_start(_as_known(with_own_code(loaded), is_known=is_start or bool(node)), is_asked=bool(node))
+    if node is not None and is_other and not is_start:
+        found: Sequence[EffectiveOption] = node.options
+    else:
+        found = asyncio.run(_options(with_own_code(loaded), is_start=is_start, is_asked=node is not None))
     lines = [line for line in found if line.is_set or not only_set]
     if as_json:
         refused = node.refused if node is not None else ()
@@ -106,52 +109,50 @@ def config(path: str | None, *, only_set: bool, example: bool, as_json: bool, **
         _print_restarts(node)
 
 
-def _as_known(config: Config, *, is_known: bool) -> Config:
-    """The options of a start, and of a node that does not answer the ones that it announced."""
-    silent = None if is_known else silent_node(config)
-    return config if silent is None else as_announced(config, silent)
-
-
-def _of_start(config: Config, *, is_asked: bool) -> list[EffectiveOption]:
-    """The options of a start with the file, the environment and these arguments."""
-    live = live_of(config, is_asked=is_asked)
+async def _options(config: Config, *, is_start: bool, is_asked: bool) -> Sequence[EffectiveOption]:
+    """The options of a node here that reads no file; where none answers, those of a start; `is_asked`: a node was."""
+    if not (is_start or config.path) and (found := await options_of_node(config)):
+        return found
+    silent = None if is_start or is_asked else await silent_node(config)
+    config = config if silent is None else as_announced(config, silent)
+    live = await live_of(config, is_asked=is_asked)
     overruled = {path: f"{each.value}, {each.origin}" for path, each in live.items() if is_overruled(config, path)}
     return effective_options(with_live(config, live), overruled)
 
 
-def node_by(config: Config) -> RunningConfig | None:
+async def _answer_at(address: str, question: Callable[[OperationsProtocol], Awaitable[_T]]) -> _T | None:
+    """The answer of the node there; None if it is no address of a node, or there is no answer."""
+    if not is_address(address):
+        return None
+    try:
+        return await answer_of(target_at(address), lambda target: question(target.operations))
+    except PolluxError:
+        return None
+
+
+async def node_by(config: Config) -> RunningConfig | None:
     """The running config of the node here that reads this very file; None if there is none."""
     if not config.path:
         return None
-    address = asyncio.run(node_or_store(config))
-    if not is_address(address):
-        return None
-    try:
-        return ask(address, lambda operations: reading(operations, config.path))
-    except PolluxError:
-        return None
+    return await _answer_at(await node_or_store(config), lambda operations: reading(operations, config.path))
 
 
-def options_of_node(config: Config) -> list[EffectiveOption] | None:
+async def options_of_node(config: Config) -> Sequence[EffectiveOption] | None:
     """The options of a node here that reads no file: of the app that was named, or one that runs from this folder."""
     if is_url_argument():
         return None
-    config = with_own_code(config)
-    address = asyncio.run(node_or_store(config))
-    try:
-        address = address if is_address(address) else asyncio.run(node_here(config, config.store))
-    except StoreError:  # it hangs
-        return None
+    address = await node_or_store(config)
     if not is_address(address):
-        return None
-    print_target(address)
-    try:
-        return ask(address, lambda operations: operations.config_file.options_in_force())
-    except PolluxError:
-        return None
+        try:
+            address = await node_here(config, config.store)
+        except StoreError:  # it hangs
+            return None
+    if is_address(address):
+        print_target(address)
+    return await _answer_at(address, lambda operations: operations.config_file.options_in_force())
 
 
-def silent_node(config: Config) -> AnnouncedNode | None:
+async def silent_node(config: Config) -> AnnouncedNode | None:
     """The node that lives here and does not answer: on this store, or the only one where no store is named.
 
     It announced itself in the folder from which it runs.
@@ -161,10 +162,14 @@ def silent_node(config: Config) -> AnnouncedNode | None:
     nodes = announced_in(Path.cwd())
     found = [each for each in nodes if _is_on(each.store, config.store)]
     is_any = not (config.is_given("store") or config.path or config.app)
-    if not found and len(nodes) == 1 and is_any and store_lacks(config.store):
+    if not found and len(nodes) == 1 and is_any and await lacking(config.store):
         found = nodes
-    silent = (each for each in found if not asyncio.run(_answers(socket_url(Path(each.socket)))))
-    return next(silent, None)
+    for each in found:
+        try:
+            await hello_of(socket_url(Path(each.socket)))
+        except PolluxError:
+            return each
+    return None
 
 
 def as_announced(config: Config, node: AnnouncedNode) -> Config:
@@ -194,14 +199,6 @@ def _is_on(shown: str, url: str) -> bool:
     """Whether the URL that a node shows of its store means this one."""
     mark = file_mark(url)
     return place_of(shown) == place_of(hide(url)) or bool(mark and mark == file_mark(shown))
-
-
-async def _answers(address: str) -> bool:
-    try:
-        await hello_of(address)
-    except PolluxError:
-        return False
-    return True
 
 
 async def reading(operations: OperationsProtocol, path: str) -> RunningConfig | None:
@@ -234,7 +231,7 @@ def _print_restarts(node: RunningConfig) -> None:
         click.echo(clean(words), err=True)
 
 
-def live_of(config: Config, *, is_asked: bool) -> dict[str, LiveSetting]:
+async def live_of(config: Config, *, is_asked: bool) -> dict[str, LiveSetting]:
     """What is set for all nodes of the store; nothing where there is no store yet.
 
     Unless a node was asked itself (`is_asked`), a node that runs by another text of the file is named.
@@ -249,9 +246,9 @@ def live_of(config: Config, *, is_asked: bool) -> dict[str, LiveSetting]:
         return (await as_far(target.store.notes(SETTING)))[0], await target.operations.status.nodes()
 
     try:
-        if store_lacks(url):
+        if await lacking(url):
             return {}
-        notes, nodes = ask_target(url, read)
+        notes, nodes = await answer_of(target_at(url), read)
     except StoreError as error:
         notice(f"what is set for all nodes cannot be read: {error}")
         return {}
