@@ -210,17 +210,6 @@ def test_a_decision_that_is_named_is_there_or_was_replaced_by_name():
     assert wrong == []
 
 
-def test_a_superseded_decision_says_by_which():
-    """`Supersedes 0026` in the newer one is `Superseded by [0055](...)` below the title of the older, if it is kept."""
-    there = decisions()
-    for number, path in there.items():
-        text = path.read_text()
-        head = text.partition("\n## ")[0]
-        for sentence in re.findall(r"Supersedes ([^.]*)\.", head):
-            for older in set(re.findall(r"\b\d{4}\b", sentence)) & set(there):
-                assert f"[{number}]" in there[older].read_text().partition("\n## ")[0], (older, number)
-
-
 def test_the_command_tells_the_version_of_our_distribution():
     done = subprocess.run([BIN / "pollux", "--version"], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == f"pollux {metadata.version('pollux-scheduler')}\n"

@@ -247,46 +247,28 @@ class Top(App[None]):
             self.say(f"only {text}" if text else "all jobs")
 
     def action_pause(self) -> None:
-        job_id = self.chosen()
-        if job_id is None or self.look is None:
-            return
-        is_paused = any(stop.key == f"stop:job:{job_id}" for stop in self.look.stops)
-
-        async def pause(operations: OperationsProtocol) -> str:
-            if is_paused:
-                was = await operations.pauses.resume(job_id)
-                return f"job {job_id} {'goes on' if was else 'was not paused'}"
-            await operations.pauses.pause(job_id, reason="from pollux top")
-            return f"job {job_id} is paused until it is resumed"
-
-        self._confirm(f"{'Resume' if is_paused else 'Pause'} job {job_id}?", pause)
+        stops = () if self.look is None else self.look.stops
+        is_paused = any(stop.key == f"stop:job:{self.chosen()}" for stop in stops)
+        self._confirm("Resume job {}?" if is_paused else "Pause job {}?", _resume if is_paused else _pause)
 
     def action_run_now(self) -> None:
-        job_id = self.chosen()
-        if job_id is not None:
-
-            async def run(operations: OperationsProtocol) -> str:
-                made = await run_one(operations, job_id)
-                return f"run {made.id} of job {job_id} is {made.state.value}"
-
-            self._confirm(f"Run job {job_id} now?", run)
+        self._confirm("Run job {} now?", _run)
 
     def action_cancel(self) -> None:
+        self._confirm("Cancel the live runs of job {}?", _cancel)
+
+    def _confirm(self, question: str, deed: Callable[[OperationsProtocol, str], Awaitable[str]]) -> None:
+        """Ask before something is done to the job under the cursor, whose id is put into the question."""
         job_id = self.chosen()
-        if job_id is not None:
+        if job_id is None:
+            return
 
-            async def cancel(operations: OperationsProtocol) -> str:
-                answers = await operations.runs.cancel(job_id, reason="from pollux top")
-                count = counted(len(answers), "run")
-                return f"{count} of job {job_id}: cancelled or asked to stop" if answers else "nothing is live"
-
-            self._confirm(f"Cancel the live runs of job {job_id}?", cancel)
-
-    def _confirm(self, question: str, deed: Callable[[OperationsProtocol], Awaitable[str]]) -> None:
         async def answered(answer: bool | None) -> None:  # noqa: FBT001  textual calls it so
-            self.say(await self._result_of(deed) if answer else "nothing was done")
+            self.say(
+                await self._result_of(lambda operations: deed(operations, job_id)) if answer else "nothing was done"
+            )
 
-        self.push_screen(Question(question), answered)
+        self.push_screen(Question(question.format(job_id)), answered)
 
     async def _result_of(self, deed: Callable[[OperationsProtocol], Awaitable[str]]) -> str:
         """What the deed answers, or the error, in words."""
@@ -336,3 +318,26 @@ class Top(App[None]):
 
     def action_help(self) -> None:
         self.push_screen(MessageDialog(Text.from_markup(HELP)))
+
+
+# what the keys do to a job, and the result in words
+
+
+async def _pause(operations: OperationsProtocol, job_id: str) -> str:
+    await operations.pauses.pause(job_id, reason="from pollux top")
+    return f"job {job_id} is paused until it is resumed"
+
+
+async def _resume(operations: OperationsProtocol, job_id: str) -> str:
+    return f"job {job_id} {'goes on' if await operations.pauses.resume(job_id) else 'was not paused'}"
+
+
+async def _run(operations: OperationsProtocol, job_id: str) -> str:
+    made = await run_one(operations, job_id)
+    return f"run {made.id} of job {job_id} is {made.state.value}"
+
+
+async def _cancel(operations: OperationsProtocol, job_id: str) -> str:
+    answers = await operations.runs.cancel(job_id, reason="from pollux top")
+    count = counted(len(answers), "run")
+    return f"{count} of job {job_id}: cancelled or asked to stop" if answers else "nothing is live"

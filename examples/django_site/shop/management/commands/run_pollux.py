@@ -8,7 +8,7 @@ from shop.jobs import app
 
 
 class Command(BaseCommand):
-    help = "Plan and run the jobs of the site until it is told to stop."
+    help = "Plan and run the jobs of the site until it gets a signal to stop."
 
     def handle(self, *_, **__):
         logging.basicConfig(level=logging.INFO)
