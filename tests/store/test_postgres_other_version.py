@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 from pollux.store.postgres.store import PostgresStore
-from pollux.testing.conformance import StoreContract
 from pollux.testing.conformance.waits import LONG_MS
+from tests.conformance.variants import VariantContract
 from tests.servers.postgres import QUICK, PostgresServer, Sweeper, find_other, shared_url
 
 pytestmark = pytest.mark.xdist_group("postgres kinds")  # one server for all of them
@@ -47,7 +47,7 @@ async def test_it_is_another_one(server):
     assert (await version_of(server.url())).major != (await version_of(shared_url())).major
 
 
-class TestOnTheOtherMajor(StoreContract):
+class TestOnTheOtherMajor(VariantContract):
     @pytest.fixture
     def clean(self, server, sweeper):
         sweeper.empty("contract")

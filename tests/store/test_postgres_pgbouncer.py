@@ -13,8 +13,8 @@ from pollux.model import Done
 from pollux.store.contract import Answer
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.store import PostgresStore
-from pollux.testing.conformance import StoreContract
 from pollux.testing.conformance.builders import a_run, given_jobs, settlement
+from tests.conformance.variants import VariantContract
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import emptied, empty, own_url, shared_url
 
@@ -40,7 +40,7 @@ def url(bouncer):
     return bouncer.url(f"schema={read_address(own_url('pooled')).schema}")
 
 
-class TestBehindPgBouncer(StoreContract):
+class TestBehindPgBouncer(VariantContract):
     @pytest.fixture
     def clean(self, url):
         return emptied(url)

@@ -13,26 +13,9 @@ from pollux.store.redis import RedisStore
 from pollux.store.redis.address import read_address
 from pollux.store.redis.scripts import KEYS
 from pollux.store.redis.topology import route_to
-from pollux.testing.conformance import (
-    CancelContract,
-    ClaimContract,
-    ConcurrencyContract,
-    EnqueueContract,
-    FeedContract,
-    FiringContract,
-    JobsContract,
-    ListingContract,
-    LostLeaseContract,
-    MoveContract,
-    PlanContract,
-    PruneContract,
-    SettleContract,
-    TermContract,
-    UniqueKeyContract,
-    WaitContract,
-)
 from pollux.testing.conformance.builders import T0, a_run, claim, given, given_jobs, ids, settlement
 from tests.acceptance.terminal import Terminal
+from tests.conformance.variants import VariantContract
 from tests.servers.redis import own_url
 from tests.servers.redis_cluster import RedisNodes, again, ask, hears_again, until
 
@@ -60,25 +43,8 @@ async def store(nodes, namespace):
     await store.close()
 
 
-class TestOnACluster(
-    JobsContract,
-    EnqueueContract,
-    ClaimContract,
-    SettleContract,
-    LostLeaseContract,
-    UniqueKeyContract,
-    CancelContract,
-    FiringContract,
-    PlanContract,
-    TermContract,
-    FeedContract,
-    ListingContract,
-    PruneContract,
-    MoveContract,
-    WaitContract,
-    ConcurrencyContract,
-):
-    """The groups that use every verb, wait and compete; all of it passes, but once more takes its time."""
+class TestOnACluster(VariantContract):
+    """On three primaries."""
 
 
 class Load:

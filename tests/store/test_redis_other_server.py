@@ -1,14 +1,14 @@
 """Does the store keep its promises on Redis as on Valkey?  On the one that the other tests do not use.
 
-They take what the machine has, and where it has nothing a wheel's Valkey.  The whole contract is kept on both; streams,
-and what a server tells of them, are where the two differ most.
+They take what the machine has, and where it has nothing a wheel's Valkey.  Every verb keeps its contract on both;
+streams, and what a server tells of them, are where the two differ most.
 """
 
 import pytest
 from redis.asyncio import Redis
 
 from pollux.store.redis import RedisStore
-from pollux.testing.conformance import StoreContract
+from tests.conformance.variants import VariantContract
 from tests.servers.redis import NAMED, RedisServer, find_other, own_url, shared_url
 from tests.store import test_redis_streams as streams
 
@@ -32,7 +32,7 @@ def named(server, monkeypatch):
     monkeypatch.setenv(NAMED, server.url)
 
 
-class TestOnTheOtherKind(StoreContract):
+class TestOnTheOtherKind(VariantContract):
     @pytest.fixture
     async def store(self):
         store = RedisStore(own_url("kinds"))
