@@ -14,9 +14,11 @@ import asyncio
 import time
 from pathlib import Path
 
+from msgspec.structs import replace
 from pollux import Pollux, every
 
 app = Pollux("sqlite:///shop.db", name="shop", seats=2, grace="100ms")
+app.options = replace(app.options, beat_ms=500, beat_ttl_ms=45_000)  # health is what a beat says
 
 
 def busy(name):
@@ -150,7 +152,7 @@ def test_once_it_is_gone_its_store_is_named_to_whoever_names_none(tmp_path):
     program.write("other.db", "no store of anybody")
     nothing = program("runs")
     assert "start one with `pollux serve --store sqlite:///pollux.db`" in nothing.err
-    assert "name the right one with --store, --app MODULE:ATTRIBUTE or -c" in nothing.err
+    assert "name the one that is meant with --store, --app MODULE:ATTRIBUTE or -c" in nothing.err
     with program.running() as process:
         process.terminate()
         process.wait(PATIENCE_SECONDS)
