@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from pollux.events import RecordUnreadable
 from pollux.model import Job, NotePut, Spoilt
-from pollux.plan.unreadable import REBUILD_APART_MS
+from pollux.plan.leader_notes import REBUILD_APART_MS
 from pollux.store.contract import PAGE_MAX as JOBS_PAGE_MAX
 from pollux.store.contract import JobPut
 from pollux.store.memory.state import VersionState

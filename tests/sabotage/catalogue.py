@@ -412,13 +412,13 @@ FIRINGS = (
     sabotage(
         "set-right",
         "the clock was a day ahead and is set right, and the next leader finds nothing amiss",
-        Patch("plan/clock_jumps.py", "        if now_ms >= self._highest_ms - CAME_BACK_MS or", "        if True or"),
+        Patch("plan/leader_notes.py", "        if now_ms >= self._highest_ms - CAME_BACK_MS or", "        if True or"),
         tests=(SET_RIGHT + "test_every_schedule_goes_on_after_a_restart",),
     ),
     sabotage(
         "set-right-runs",
         "and it finds the due times alone: a retry stays a day away",
-        Patch("plan/clock_jumps.py", "        self.earlier |= found\n", ""),
+        Patch("plan/leader_notes.py", "        self.earlier |= found\n", ""),
         tests=(SET_RIGHT + "test_a_retry_that_was_a_day_away_comes_as_its_policy_says",),
     ),
     sabotage(

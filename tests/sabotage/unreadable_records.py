@@ -250,19 +250,19 @@ BESIDE_SPOILT = (
     sabotage(
         "apart",
         "a stream of spoilt entries rebuilds the planner every turn",
-        Patch("plan/unreadable.py", "now_ms + REBUILD_APART_MS if", "now_ms if"),
+        Patch("plan/leader_notes.py", "now_ms + REBUILD_APART_MS if", "now_ms if"),
         tests=(ASIDE + "test_a_stream_of_them_rebuilds_the_planner_once_in_some_seconds_and_keeps_no_job_from_firing",),
     ),
     sabotage(
         "kept",
         "an entry that was put aside is shown nowhere",
-        Patch("model/unreadable.py", "kept = list(named)[-KEPT_MAX:]", "kept = list(named)[:0]"),
+        Patch("model/leader_notes.py", "kept = list(named)[-KEPT_MAX:]", "kept = list(named)[:0]"),
         tests=(ASIDE + "test_a_job_that_a_spoilt_entry_reported_is_found_among_all[1]", AN_ENTRY.format("sqlite")),
     ),
     sabotage(
         "noted",
         "the next leader does not know of a job that the one before could not read",
-        Patch("plan/unreadable.py", "if value != self._stored[key]]", "if False]"),
+        Patch("plan/leader_notes.py", "if value != self._stored[key]]", "if False]"),
         tests=(
             ASIDE + "test_the_next_leader_looks_at_it_first_though_its_entry_is_consumed",
             SPOILT + "test_the_leader_after_one_that_could_not_read_a_new_job_plans_it[sqlite]",
@@ -293,7 +293,7 @@ BESIDE_SPOILT = (
     sabotage(
         "again",
         "a job that can be read again is not looked at",
-        Patch("plan/unreadable.py", "        return is_over\n", "        return False\n"),
+        Patch("plan/leader_notes.py", "        return is_over\n", "        return False\n"),
         tests=(ASIDE + "test_it_is_looked_at_again_after_a_minute",),
     ),
     sabotage(

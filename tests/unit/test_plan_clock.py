@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from pollux.ids import new_id
 from pollux.model import SCHEDULER_VERSION, Cause, Cron, Interval, Misfire, Note, Once, Overlap, Run, RunState, Tried
 from pollux.model.leader_notes import CAME_BACK_MS, clock_key, clock_note
-from pollux.plan.clock_jumps import earlier_ms
 from pollux.plan.due_decision import lies_ahead
+from pollux.plan.leader_notes import earlier_ms
 from pollux.schedule import next_due
 from tests.unit.plan_world import Leader, World, a_job
 

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from pollux.errors import InvalidInput
 from pollux.model import Cron, NotePut, Once, RunState, Spoilt, unreadable_note
 from pollux.plan.due_decision import place
+from pollux.plan.leader_notes import REBUILD_APART_MS
 from pollux.plan.timers import PAGE
-from pollux.plan.unreadable import REBUILD_APART_MS
 from pollux.store.limits import checked_notes
 from tests.unit.plan_world import Leader, a_job
 

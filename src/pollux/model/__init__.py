@@ -31,7 +31,7 @@ from pollux.model.run import (
     Back, Cancelled, Cause, Dead, Done, Fault, Hold, Outcome, RetryAt, Run, RunState, Tried, Verdict, as_it_is,
     error_parts, error_text, lease_lost, may_become, run_of, tried_again,
 )
-from pollux.model.unreadable import (
+from pollux.model.leader_notes import (
     LEADER_NOTES, UnreadableNote, feed_value, jobs_value, unreadable_note, unreadable_note_key, unreadable_notes,
 )
 # isort: on

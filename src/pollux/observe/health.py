@@ -42,7 +42,7 @@ from pollux.model import (
     unserved,
     with_start,
 )
-from pollux.model.unreadable import JOBS, SCHEDULES, SCHEDULES_CURE, unusable_schedules
+from pollux.model.leader_notes import JOBS, SCHEDULES, SCHEDULES_CURE, unusable_schedules
 from pollux.observe.snapshot import Deployment, JobSnapshot, NodeSnapshot, Snapshot
 from pollux.units import format_moment, format_ms
 

@@ -1,10 +1,10 @@
 """The planner, the pure part of the leader: timers, gate and plan; and the explanations of why a job or run waits."""
 
 from pollux.plan.gate import GateState, Held, gate, stop_of, stop_words
+from pollux.plan.leader_notes import UnreportedCounts
 from pollux.plan.plan_builder import PlanReport
 from pollux.plan.planner import Planner, ReadRequest
 from pollux.plan.reconcile import Diff, conflicting, is_backed, orphaned, reconcile, with_other_jobs
-from pollux.plan.run_counts import UnreportedCounts
 from pollux.plan.timers import Timers, TimerWindow
 from pollux.plan.why import (
     Why,

@@ -45,12 +45,12 @@ from pollux.model import (
     RunState,
     Spoilt,
 )
-from pollux.model.unreadable import FEED
+from pollux.model.leader_notes import FEED
 from pollux.outcome import describe
 from pollux.plan.due_decision import lies_ahead, place
 from pollux.plan.gate import declared_key, handler_key, handlers_of, previous_key, unreadable_key
+from pollux.plan.leader_notes import UnreportedCounts
 from pollux.plan.plan_builder import PlanDraft, PlanReport, accept, compose
-from pollux.plan.run_counts import UnreportedCounts
 from pollux.plan.term_state import Mark, TermState
 from pollux.plan.timers import IDLE_MAX, TIMERS_MAX, WINDOW_MS, JobSlot, JobSlots, Timers, TimerWindow
 

@@ -21,12 +21,10 @@ from math import ceil
 
 from pollux.model import SCHEDULER_VERSION, End, Memory, Note
 from pollux.model.leader_notes import CAME_BACK_MS
-from pollux.plan.clock_jumps import TermClock
 from pollux.plan.due_decision import Fire, FireMissed, follow_back, judge
 from pollux.plan.gate import GateState, HeldRuns, stop_of
-from pollux.plan.run_counts import RunCounter
+from pollux.plan.leader_notes import RunCounter, TermClock, UnreadableState
 from pollux.plan.timers import JobSlot, JobSlots, Timers, TimerWindow
-from pollux.plan.unreadable import UnreadableState
 from pollux.schedule.due_times import LATE_AFTER_MIN_MS
 
 Mark = tuple[int, int]  # of an entry: see `Ended.mark`

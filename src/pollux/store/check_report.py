@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from pollux.errors import StoreError
 from pollux.model import LEADER_NOTES, AuditLine, Ended, Entry, Note, chained, unreadable_notes
-from pollux.model.unreadable import FEED, JOBS, SCHEDULES
+from pollux.model.leader_notes import FEED, JOBS, SCHEDULES
 from pollux.store.move_marks import MARKS, read_marks
 from pollux.units import format_moment
 

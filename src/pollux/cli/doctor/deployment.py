@@ -30,8 +30,7 @@ from pollux.model import (
     unreadable_notes,
     with_start,
 )
-from pollux.model.leader_notes import clock_notes
-from pollux.model.unreadable import JOBS, SCHEDULES, SCHEDULES_CURE, unusable_schedules
+from pollux.model.leader_notes import JOBS, SCHEDULES, SCHEDULES_CURE, clock_notes, unusable_schedules
 from pollux.secrets import hide
 from pollux.store.contract import FEED_MAX, RunFilter
 from pollux.store.decoding import as_far, due_as_far, stops_as_far
