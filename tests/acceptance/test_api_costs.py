@@ -114,7 +114,7 @@ async def test_many_who_ask_how_it_does_cost_one_judgement(monkeypatch):
             return await health()
 
         monkeypatch.setattr(client.app.watch, "health", counted)
-        monkeypatch.setattr("pollux.app.health.KEPT_MS", 60_000)
+        monkeypatch.setattr("pollux.app.health.CACHED_MS", 60_000)
         await asyncio.gather(*(client.ok("GET", "/api/v2/scheduler/health") for _ in range(20)))
         await client.ok("GET", "/api/v2/scheduler/health")
 

@@ -220,7 +220,7 @@ async def test_a_job_of_a_file_is_not_deleted_here_while_a_node_that_lives_decla
     answer = await client("DELETE", "/api/v2/jobs/mine")
 
     assert answer.status == 409
-    assert "job 'mine' is declared by file:x, of which a node lives" in answer.json["detail"]
+    assert "job 'mine' is declared by file:x, whose node is alive" in answer.json["detail"]
     assert "the file with name: x" in answer.json["cure"]
     assert (await client("GET", "/api/v2/jobs/mine")).status == 200
     await client.app.put_jobs([replace(job, declared=False)])

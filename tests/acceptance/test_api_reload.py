@@ -91,7 +91,7 @@ async def test_the_file_is_read_again_and_put_back_by_the_api(app, tmp_path):
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"text": NEW}, "looked at, and never applied"),
+        ({"text": NEW}, "compared, and never applied"),
         ({"dry_run": True, "called": "x"}, "it is required with"),
         ({"dry_run": True, "text": "jobs: [{id: a}]", "called": "new.yaml"}, "new.yaml:1:8"),
         ({"dry_run": True, "text": "jobs: [", "called": "<img onerror=x>\x1b[31m"}, "no YAML"),

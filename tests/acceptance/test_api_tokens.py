@@ -222,7 +222,7 @@ async def test_a_new_token_that_gets_the_id_of_another_is_none(monkeypatch):
     async with world() as api:
         other = (await api.token("viewer", name="other")).token
         monkeypatch.setattr("pollux.app.operations.tokens.secrets.token_hex", lambda _: other.id)
-        with pytest.raises(Conflict, match=f"the id {other.id}, which another one has; try again"):
+        with pytest.raises(Conflict, match=f"the id {other.id} of the new token exists already; try again"):
             await api.app.operations.tokens.create_token("admin", name="new")
         assert other in await api.app.operations.tokens.list_tokens()
         assert "new" not in {token.name for token in await api.app.operations.tokens.list_tokens()}

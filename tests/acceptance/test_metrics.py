@@ -98,7 +98,7 @@ def test_a_drained_queue_is_seen_by_priority_and_by_every_node_alike(pollux):
         def claimed():
             """Each once, and those once more that were claimed while the drain was on its way, and handed back."""
             got = [scrape(each) for each in (place, other)]
-            backs = sum(each("scheduler_runs_handed_back_total", to="line") for each in got)
+            backs = sum(each("scheduler_runs_handed_back_total", to="queue") for each in got)
             return 3 <= sum(each("scheduler_queue_dequeued_total", priority="low") for each in got) <= 3 + backs
 
         eventually(claimed, "the nodes' own counts add up", process)

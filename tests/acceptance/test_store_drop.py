@@ -78,7 +78,7 @@ def test_a_move_that_was_given_up_leaves_a_target_with_a_way_out(kind, tmp_path)
         (here("store", "unseal", target, "--force"), 1),
     ):
         assert (refused.code, f"`{drop}`" in refused.err) == (code, True), refused
-    assert "which was given up there; throw away what came" in here("store", "move", source, target).err
+    assert "which was abandoned; delete what was copied" in here("store", "move", source, target).err
     unasked = here("store", "drop", target)
     assert (unasked.code, "add --force" in unasked.err) == (2, True), unasked
     assert asyncio.run(held(target)), "nothing was dropped unasked"

@@ -105,7 +105,7 @@ async def test_the_one_left_behind_is_sealed_and_the_new_one_is_open(tmp_path):
     app = Pollux(one)
     await app.open(sealed=True)
     assert "unseal" in await app.sealed()
-    with pytest.raises(StoreMoved, match="moved elsewhere: nobody claims here before it is unsealed"):
+    with pytest.raises(StoreMoved, match="moved elsewhere: nodes claim here only after it is unsealed"):
         await app.operations.workers.resume_workers()
     assert (await app.operations.status.counts()).jobs == 3, "it can still be looked at"
     await app.close()
@@ -175,7 +175,7 @@ async def test_a_live_move_waits_for_what_runs_and_gives_up_in_time():
     await one.enqueue([a_run("long", "job0", priority=1)])
     [run] = (await one.claim(node="n", token="x", limit=1, lease_ms=600_000)).runs
 
-    with pytest.raises(Conflict, match=r"there still run .*long on n.*; nothing was moved, and the nodes go on"):
+    with pytest.raises(Conflict, match=r"2 still run after .*long on n.*; nothing was moved, and the nodes go on"):
         await moved(one, two, live=True, wait_ms=1)
     assert await one.notes(DRAIN) == [], "they go on"
     assert (await marks_of(one)).to is None

@@ -83,7 +83,7 @@ async def test_what_was_moved_is_not_moved_to_another_place():
     await moved(one, two)
     with pytest.raises(Conflict, match=r"one was moved to two on .*; move from there"):
         await moved(one, three)
-    with pytest.raises(Conflict, match="was moved to two, so nobody works on it"):
+    with pytest.raises(Conflict, match="was moved to two, so it is not in use"):
         await Move(MoveEnd(three, "three"), MoveEnd(one, "one"), clock=SystemClock(), report=print).run(
             "x", actor="", live=False, wait_ms=0
         )
@@ -110,7 +110,7 @@ async def test_what_comes_meanwhile_is_carried_too():
                 await self.store.enqueue([late.pop()])
             return page
 
-    with pytest.raises(Conflict, match="somebody still writes to one"):
+    with pytest.raises(Conflict, match="something still writes to one"):
         await moved(Busy(one), two)
     answer = await moved(Busy(one), two)
     assert late == []
@@ -128,7 +128,7 @@ async def test_a_copy_that_is_not_what_was_carried_is_said():
             spoilt = [(k, d | {"detail": "never mind"} if k == "log" and d["seq"] == 2 else d) for k, d in records]
             return await self.store.load(spoilt)
 
-    with pytest.raises(Conflict, match="two does not hold what one does: other audit lines"):
+    with pytest.raises(Conflict, match="two differs from one: other audit lines"):
         await moved(one, Forgetful(two))
     assert not (await marks_of(two)).origin.is_over
     with pytest.raises(StoreRefused, match=r"is being moved to two, since .*complete that"):

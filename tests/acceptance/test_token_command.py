@@ -76,7 +76,7 @@ def test_tokens_are_taken_back_and_exchanged_by_id_or_name(pollux):
     new = pollux.ok("token", "rotate", "ci", "--overlap", "1d", "--json").json
     assert new["secret"] != secret
     assert pollux("token", "revoke", "ci").code == 1  # two have that name now
-    assert "say which by its id" in pollux("token", "revoke", "ci").err
+    assert "name one by its id" in pollux("token", "revoke", "ci").err
     assert f"revoked {new['token']['id']} (ci, admin)" in pollux.ok("token", "revoke", new["token"]["id"]).out
     assert "revoked" in pollux.ok("token", "revoke", secret.split("_")[1]).out
     gone = pollux("token", "revoke", "ci")
@@ -89,7 +89,7 @@ def test_tokens_are_taken_back_and_exchanged_by_id_or_name(pollux):
     [
         (("--role", "king"), "viewer"),
         ((), "--role"),
-        (("--role", "viewer", "--expires", "0"), "never be good"),
+        (("--role", "viewer", "--expires", "0"), "never be valid"),
         (("--role", "viewer", "--expires", "soon"), "not a duration"),
         (("--role", "viewer", "--name", "a\nb"), "cannot be used"),
         (("--role", "viewer", "--name", "x" * 101), "cannot be used"),

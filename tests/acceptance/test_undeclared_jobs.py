@@ -60,7 +60,7 @@ def test_jobs_of_code_that_is_gone_are_named_with_a_cure_that_works(here):
         eventually(lambda: ids(here) == {"stock", "mail"}, "its jobs are there", shop)
         alive = here("jobs", "delete", "stock", *WHERE)
         assert (alive.code, ids(here)) == (1, {"stock", "mail"})
-        assert "job 'stock' is declared by code:shop, of which a node lives: deleted, it would come back" in alive.err
+        assert "job 'stock' is declared by code:shop, whose node is alive: it would add the job again" in alive.err
         assert "pollux pause stock; once the nodes that declare it are stopped it can be deleted" in alive.err
         assert stopped(shop).code == 0
     with terminal.started("serve", *WHERE, "--no-server", "--no-watch") as other:
@@ -93,9 +93,9 @@ async def test_the_api_and_python_refuse_and_accept_the_same(tmp_path):
         async with shop:
             refused = await api("DELETE", "/api/v2/jobs/_stock")
             assert refused.status == 409
-            assert "declared by code:shop, of which a node lives" in refused.json["detail"]
+            assert "declared by code:shop, whose node is alive" in refused.json["detail"]
             assert "POST /api/v2/jobs/_stock/pause" in refused.json["cure"]
-            with pytest.raises(Conflict, match="it would come back"):
+            with pytest.raises(Conflict, match="it would add the job again"):
                 await other.operations.jobs.delete_jobs(["_stock"])
 
         async def finding():

@@ -78,7 +78,7 @@ async def given(app, store):
     await store.enqueue([run_of(home, now_ms, Cause.ENQUEUED, id=name) for name in ("waits", "other")])
     await app.pause(group="edge")
     await app.operations.settings.set_setting("log.level", "warning")
-    await app.operations.storage.keep({"breaker:db": {"failures": 3}}, keep_ms=60_000)
+    await app.operations.storage.put_notes({"breaker:db": {"failures": 3}}, ttl_ms=60_000)
     assert await app.operations.tokens.first_token() is not None
 
 

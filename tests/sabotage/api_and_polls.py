@@ -254,12 +254,6 @@ INWARDS = (
         for store in REAL
     ),
     sabotage(
-        "moved.settles",
-        "a move does not wait for those who have not heard of it",
-        Patch("app/move.py", "await asyncio.sleep(self._settle_ms / 1_000)", "await asyncio.sleep(0)"),
-        tests=(SEALED + "test_what_is_accepted_by_somebody_who_has_not_heard_is_carried",),
-    ),
-    sabotage(
         "moved.halves",
         "a move says that a store is sealed before anything stops its workers",
         Patch(

@@ -32,7 +32,10 @@ from pollux.version import __version__
 AT_HOME = {
     **dict.fromkeys(("put_jobs", "put_each", "enqueue_each"), "routes have their rules"),
     **dict.fromkeys(("job_row", "job_rows", "new_row", "reset_breaker", "health"), "routes of their own"),
-    **dict.fromkeys(("kept", "keep", "forget", "store_now"), "what the API remembers of its requests, and until when"),
+    **dict.fromkeys(
+        ("list_notes", "put_notes", "delete_notes", "store_now"),
+        "what the API remembers of its requests, and until when",
+    ),
     **dict.fromkeys(("token_records", "tokens_used", "first_token", "needs_first_token"), "the door's own"),
     "drain_here": "what this node has heard; from afar `drained_workers` is asked",
 }

@@ -1,7 +1,7 @@
-"""Forecast of firings: of a file that was never started, of a store, or of a file laid over its store.
+"""Forecast of firings: of a new file, of a store, or of a file applied to its store.
 
-A file is treated as a start would: new jobs are placed as the leader places them (at once, spread in a crowd, hashed by
-their ids), known ones keep the due time that is stored.
+A file is treated as a start would: new jobs get the first due time that the leader would give them, known ones keep
+the stored due time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HELD_SHOWN = 20
 
 
 class ForecastInput(Struct, frozen=True):
-    """What a store knows, as far as it matters for what comes."""
+    """The content of a store that determines the next firings."""
 
     jobs: tuple[Job, ...]
     stops: tuple[Note, ...]
@@ -34,14 +34,14 @@ class ForecastInput(Struct, frozen=True):
     held_count: int
     seats: int  # of living nodes
     nodes: int
-    unreadable: tuple[Unreadable, ...] = ()  # jobs of which nobody here knows when they fire
+    unreadable: tuple[Unreadable, ...] = ()  # jobs whose firings are unknown here
 
 
 NOTHING = ForecastInput((), (), (), 0, 0, 0)
 
 
 def declared_by(config: Config) -> list[Job]:
-    """The jobs of the file, and of the code that it names."""
+    """The jobs of a file, and of the code that it names."""
     return Pollux.from_config(config).declared_jobs() if config.app else list(config.jobs)
 
 
@@ -76,8 +76,8 @@ def laid_over(known: Sequence[Job], declared: Sequence[Job], *, now_ms: int) -> 
     for source in dict.fromkeys(job.source for job in declared):
         wanted = [job for job in declared if job.source == source]
         diff = reconcile(known, wanted, source)
-        for gone in diff.remove:
-            del jobs[gone.id]
+        for job in diff.remove:
+            del jobs[job.id]
         for job in diff.undeclare:
             jobs[job.id] = replace(job, declared=False)
         puts: list[tuple[Job, Job | None]] = [
@@ -102,7 +102,7 @@ def foretell(
     zones: Sequence[str] = (),
     choose: Callable[[Job], bool] | None = None,
 ) -> FiringForecast:
-    """What of these fires in the window; jobs that the leader has not planned yet are placed as it will."""
+    """The firings of these jobs in the window; new jobs get the due times that the leader will give them."""
     new = sum(_is_new(job) for job in jobs)
     chosen = [job for job in jobs if choose is None or choose(job)]
     planned = [placed(job, None, now_ms=now_ms, batch_size=new) if _is_new(job) else job for job in chosen]

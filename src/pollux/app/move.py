@@ -2,9 +2,9 @@
 
     read both ends ─▶ nodes drain ─▶ seal FROM ─▶ mark TO ─▶ page, page, ... ─▶ count both ─▶ moved, arrived
 
-The marks (`pollux.store.move_marks`) carry the id of the move; TO also records how far the copy has come.  A page
-that is loaded a second time changes nothing, so a move that was killed between two writes resumes at the page before.
-FROM is sealed before its first record leaves: no job of which TO has a copy may go on there.
+The marks (`pollux.store.move_marks`) have the id of the move; TO also records the progress of the copy.  Loading a
+page twice changes nothing, so a move that was killed between two writes resumes at the page before.  FROM is sealed
+before its first record is copied: no job with a copy in TO may fire in FROM.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from pollux.units import counted, format_moment, format_ms, shell_word
 
 TRAIL = "move:trail"
 KINDS = ("jobs", "live runs", "dead letters", "finished runs", "notes", "audit lines")
-NO_THINGS = ("term", "tomb")  # a store that was used and emptied has them, too
-DRAIN_MS = 60_000  # a request to drain that nobody keeps up ends by itself
+NO_THINGS = ("term", "tomb")  # records of an empty store that was used
+DRAIN_MS = 60_000  # lifetime of the drain, which is renewed meanwhile
 LOOK_S = 0.25
-LEADER_MS = 10_000  # so long a leader may take to read the last ends
+LEADER_MS = 10_000  # for the leader to read the last ends
 PASSES_MAX = 3
 SHOWN_MAX = 5
 _SUMS = 2**64
@@ -51,7 +51,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class MoveStep(Struct, frozen=True):
-    """How far it is: `draining` leases that are left, `copying` records so far, `counting` records of how many."""
+    """Progress: remaining leases (`draining`), copied records (`copying`), counted records of all (`counting`)."""
 
     phase: str
     done: int
@@ -59,7 +59,7 @@ class MoveStep(Struct, frozen=True):
 
 
 class MoveReport(Struct, frozen=True):
-    """What was moved, and when."""
+    """Result of a move."""
 
     move: str
     source: str
@@ -67,11 +67,11 @@ class MoveReport(Struct, frozen=True):
     counts: dict[str, int]
     began_ms: int
     ended_ms: int
-    nodes: tuple[str, ...]  # that still live on the source, and do nothing there
+    nodes: tuple[str, ...]  # live ones of the source, which are drained
 
 
 class MoveProgress(Struct, frozen=True):
-    """How far the copy is, and what it has carried so far: how many of a kind, and a sum over all that is in them."""
+    """Progress of the copy, with counts by kind and sums of the contents of the copied records."""
 
     after: str | None = None
     is_complete: bool = False
@@ -97,7 +97,7 @@ class Move:
         self._clock, self._report, self._page = clock, report, page
 
     async def run(self, move_id: str, *, actor: str, live: bool, wait_ms: int) -> MoveReport:
-        """All of it; called again after it was cut off, the rest of it.  `move_id` names a move that begins."""
+        """Move everything, or the rest after an interruption.  `move_id` is the id of a new move."""
         mark = await self._begin(move_id, live=live, wait_ms=wait_ms)
         if not mark.is_over:
             await self._copy_whole()
@@ -110,7 +110,7 @@ class Move:
         return MoveReport(mark.move, *ends, mark.counts, mark.began_ms, mark.ended_ms or 0, left)
 
     async def _hand_over(self, mark: MoveMark, actor: str) -> None:
-        """From here on the target is in use; done once."""
+        """Put the target into use, once."""
         store, name = self.target.store, self.source.name
         there = (await marks_of(store)).origin
         if there is not None and there.is_over:
@@ -124,7 +124,7 @@ class Move:
     # beginning
 
     async def _begin(self, move_id: str, *, live: bool, wait_ms: int) -> MoveMark:
-        """The mark of this move: the one that stands if it goes on, else a new one, with the source sealed."""
+        """Seal the source; returns the existing mark of an interrupted move, else a new one."""
         here, there = await marks_of(self.source.store), await marks_of(self.target.store)
         self._refuse_chain(here, there)
         mark = here.to
@@ -155,12 +155,12 @@ class Move:
             )
         if there.to is not None and (here.to is None or there.to.move != here.to.move):
             raise Conflict(
-                f"{self.target.name} was moved to {there.to.other}, so nobody works on it; name another store, or "
+                f"{self.target.name} was moved to {there.to.other}, so it is not in use; name another store, or "
                 f"unseal it by `pollux store unseal {shell_word(self.target.name)} --force`"
             )
 
     async def _refuse_filled(self, there: MoveMarks) -> None:
-        """The target of a new move must be empty, and nobody may work on it."""
+        """Raise unless the target of a new move is empty and without nodes."""
         name = self.target.name
         if there.origin is not None and not there.origin.is_over:
             raise Conflict(_part_of_another(there.origin, self.source.name, name))
@@ -171,12 +171,12 @@ class Move:
             raise Conflict(f"{_named(nodes)} on {name}; start nodes there when the move is over")
         if found:
             raise Conflict(
-                f"{name} is not empty: there is a {found} in it; name an empty store, or throw away what is there: "
+                f"{name} is not empty: there is a {found} in it; name an empty store, or delete its content: "
                 f"`pollux store drop {shell_word(name)}`"
             )
 
     async def _refuse_another(self, mark: MoveMark, there: MoveMarks) -> None:
-        """The source was sealed by a move whose mark the target does not bear."""
+        """Raise for a source that another move has sealed."""
         source, target = self.source.name, self.target.name
         if mark.is_over:
             raise Conflict(
@@ -186,14 +186,14 @@ class Move:
         if mark.other != target:
             raise Conflict(
                 f"a move of {source} to {mark.other} was begun on {format_moment(mark.began_ms)}; complete that one, "
-                f"or give it up: `pollux store unseal {shell_word(source)}`"
+                f"or abandon it: `pollux store unseal {shell_word(source)}`"
             )
         await self._refuse_filled(there)
 
     # draining
 
     async def _quiet(self, *, live: bool, wait_ms: int) -> None:
-        """Nobody works on the source any more, or it is refused."""
+        """Drain the nodes of the source, or raise."""
         nodes = await _nodes(self.source.store)
         if nodes and not live:
             raise Conflict(
@@ -210,16 +210,16 @@ class Move:
             raise
 
     async def _let_end(self, wait_ms: int) -> None:
-        """What living nodes still run, of a move that was cut off, ends first: it would be run again in the copy."""
+        """Wait for the runs of live nodes before an interrupted move goes on: the copy would run them again."""
         store, began = self.source.store, self._clock.mono_ms()
         while await store.nodes() and (running := await self._running()):
             self._report(MoveStep("draining", len(running)))
             if self._clock.mono_ms() - began > wait_ms:
-                raise Conflict(_still(running, wait_ms, then="nothing more was moved, and nobody claims here"))
+                raise Conflict(_still(running, wait_ms, then="nothing more was moved, and no node claims here"))
             await asyncio.sleep(LOOK_S)
 
     async def _drain(self, wait_ms: int) -> None:
-        """Ask all nodes to claim nothing, wait until nothing runs, and until the leader has read how it ended."""
+        """Drain all nodes, wait until nothing runs, and until the leader has read the ends."""
         store, began = self.source.store, self._clock.mono_ms()
         asked_at: float | None = None
         read_by = float("inf")
@@ -242,7 +242,7 @@ class Move:
             await asyncio.sleep(LOOK_S)
 
     async def _running(self) -> list[Run]:
-        """Leases that still stand; one that ended belongs to nobody, and is void in the copy."""
+        """Runs with a valid lease; an expired one is void in the copy."""
         store = self.source.store
         now_ms = (await store.feed(limit=1)).now_ms
         page = await store.list_runs(RunFilter(states=(RunState.LEASED,)), limit=PAGE_MAX)
@@ -251,16 +251,17 @@ class Move:
     # copying
 
     async def _copy_whole(self) -> None:
-        """Until a pass ends with as much on one end as on the other: somebody may have written meanwhile."""
+        """Copy until the counts of both ends are equal: something may have been written meanwhile."""
         for _ in range(PASSES_MAX):
             await self._copy()
-            if await self._is_level():
+            levels = [_level(await _counts(end.store)) for end in (self.source, self.target)]
+            if levels[0] == levels[1]:
                 return
             await self._put_trail(MoveProgress())
         raise Conflict(
-            f"somebody still writes to {self.source.name}, or its counts are wrong: {await self._levels()}; stop "
-            f"what enqueues there, `pollux store check --store {shell_word(self.source.name)}`, and run the move "
-            "again"
+            f"something still writes to {self.source.name}, or its counts are wrong: (jobs, held, ready, dead) are "
+            f"{levels[0]} there and {levels[1]} in {self.target.name}; stop what enqueues there, "
+            f"`pollux store check --store {shell_word(self.source.name)}`, and run the move again"
         )
 
     async def _copy(self) -> None:
@@ -280,19 +281,12 @@ class Move:
     async def _put_trail(self, trail: MoveProgress) -> None:
         await self.target.store.put_notes([NotePut(TRAIL, msgspec.to_builtins(trail))])
 
-    async def _is_level(self) -> bool:
-        return _level(await _counts(self.source.store)) == _level(await _counts(self.target.store))
-
-    async def _levels(self) -> str:
-        one, other = _level(await _counts(self.source.store)), _level(await _counts(self.target.store))
-        return f"(jobs, held, ready, dead) are {one} there and {other} in {self.target.name}"
-
     # counting
 
     async def _count(self) -> dict[str, int]:
-        """Read the target once through: as many of each kind as were carried, and the same in them."""
-        told = await self._trail()
-        total = sum(told.counts.values())
+        """Read the whole target, and compare its counts and sums with those of the copied records."""
+        copied = await self._trail()
+        total = sum(copied.counts.values())
         seen, after = MoveProgress(), None
         while True:
             page = await self.target.store.dump(after=after, limit=self._page)
@@ -301,22 +295,19 @@ class Move:
             after = page.next
             if after is None:
                 break
-        if seen.counts != told.counts or seen.sums != told.sums:
+        if seen.counts != copied.counts or seen.sums != copied.sums:
             raise Conflict(
-                f"{self.target.name} does not hold what {self.source.name} does: {_difference(told, seen)}; throw away "
-                f"what came (`pollux store drop {shell_word(self.target.name)}`), then move again"
+                f"{self.target.name} differs from {self.source.name}: {_difference(copied, seen)}; delete what was "
+                f"copied (`pollux store drop {shell_word(self.target.name)}`), then move again"
             )
-        return told.counts
+        return copied.counts
 
 
 def _carried(records: Sequence[tuple[str, Any]]) -> list[tuple[str, Any, Record]]:
-    """What goes over: all but the marks of moves and the request to drain."""
+    """The records to copy: all but the marks of moves and the drain."""
     read = [(kind, data, read_record(kind, data)) for kind, data in records]
-    return [each for each in read if not (isinstance(each[2], Note) and _is_ours(each[2].key))]
-
-
-def _is_ours(key: str) -> bool:
-    return key == DRAIN or key.startswith(MARKS)
+    keys = [record.key if isinstance(record, Note) else "" for _, _, record in read]
+    return [each for each, key in zip(read, keys, strict=True) if key != DRAIN and not key.startswith(MARKS)]
 
 
 def _longer(trail: MoveProgress, carried: Sequence[tuple[str, Any, Record]], after: str | None) -> MoveProgress:
@@ -331,7 +322,7 @@ def _longer(trail: MoveProgress, carried: Sequence[tuple[str, Any, Record]], aft
 
 
 def _kind_of(record: Record) -> str | None:
-    """None: it is not counted.  A term and a tomb are no things, and a note with an end may be gone when we count."""
+    """The counted kind; None for terms, tombs, and expiring notes, which may be deleted before the count."""
     match record:
         case Job():
             return "jobs"
@@ -347,24 +338,24 @@ def _kind_of(record: Record) -> str | None:
 
 
 def _sum_of(record: Record) -> int:
-    """Of all that is in a record, as it is after a load: a lease is void."""
+    """A checksum of a record as it is after a load, which voids leases."""
     if isinstance(record, Run) and record.state is RunState.LEASED:
         record = replace(record, state=RunState.READY, token="", owner="", lease_until_ms=0)
     return int.from_bytes(blake2b(_encode(record), digest_size=8).digest(), "big")
 
 
-def _difference(told: MoveProgress, seen: MoveProgress) -> str:
+def _difference(copied: MoveProgress, seen: MoveProgress) -> str:
     wrong = [
-        f"{seen.counts[kind]:,} {kind} instead of {told.counts[kind]:,}"
+        f"{seen.counts[kind]:,} {kind} instead of {copied.counts[kind]:,}"
         for kind in KINDS
-        if seen.counts[kind] != told.counts[kind]
+        if seen.counts[kind] != copied.counts[kind]
     ]
-    other = [f"other {kind}" for kind in KINDS if seen.sums.get(kind) != told.sums.get(kind)]
+    other = [f"other {kind}" for kind in KINDS if seen.sums.get(kind) != copied.sums.get(kind)]
     return ", ".join(wrong or other)
 
 
 async def _nodes(store: Store) -> list[Node]:
-    """As their terms stand: of a killed leader the last beat is there for a while, and reads no ends."""
+    """The live nodes; the stored term decides which one leads, as a killed leader is listed for a while."""
     nodes = await store.nodes()
     return by_term(nodes, await store.versions()) if nodes else []
 
@@ -374,12 +365,12 @@ async def _counts(store: Store) -> Counts:
 
 
 def _level(counts: Counts) -> tuple[int, int, int, int]:
-    """What must be equal at both ends; a lease is void in the copy."""
+    """The counts that must be equal at both ends; a lease is void in the copy."""
     return counts.jobs, counts.held, counts.ready + counts.leased, counts.dead
 
 
 async def _first_kind(store: Store) -> str:
-    """What is there; nothing if the store is empty, but for what only moves write."""
+    """The kind of the first record; empty if the store is empty, or has only records of moves."""
     after = None
     while True:
         page = await store.dump(after=after, limit=10)
@@ -392,12 +383,10 @@ async def _first_kind(store: Store) -> str:
 
 
 def _part_of_another(origin: MoveMark, source: str, name: str) -> str:
-    """A half-filled target; if it came from this very source, whose seal is gone, that move was given up."""
-    ways = f"throw away what came: `pollux store drop {shell_word(name)}`, or name an empty store"
-    part = f"{name} holds a part of another move, from {origin.other}, begun on {format_moment(origin.began_ms)}"
-    return (
-        f"{part}, which was given up there; {ways}" if origin.other == source else f"{part}; complete that one, {ways}"
-    )
+    """The refusal of a partly filled target; if it was filled from this unsealed source, that move was abandoned."""
+    ways = f"delete what was copied: `pollux store drop {shell_word(name)}`, or name an empty store"
+    part = f"{name} has a part of another move, from {origin.other}, begun on {format_moment(origin.began_ms)}"
+    return f"{part}, which was abandoned; {ways}" if origin.other == source else f"{part}; complete that one, {ways}"
 
 
 def _named(nodes: Sequence[Node]) -> str:
@@ -409,6 +398,6 @@ def _named(nodes: Sequence[Node]) -> str:
 def _still(running: Sequence[Run], wait_ms: int, *, then: str) -> str:
     shown = ", ".join(f"{run.id} on {run.owner}" for run in running[:SHOWN_MAX])
     return (
-        f"after {format_ms(wait_ms)} there still run {len(running)}: {shown}; {then}; "
+        f"{len(running)} still run after {format_ms(wait_ms)}: {shown}; {then}; "
         "wait longer (--wait), cancel them (`pollux runs cancel`), or stop their nodes"
     )

@@ -1,6 +1,6 @@
-"""An app made of a configuration, and the import of `module:attribute` names.
+"""Apps made from a configuration, options of a node, and imports of `module:attribute` names.
 
-Modules are named by files and the command line only, never by data.
+Only files and the command line name modules, never data.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OF_THE_APP = (
 
 
 class NodeOptions(TypedDict, total=False):
-    """What may be said about a node; what is left out has the default named in `options_of`."""
+    """Options of a node; the defaults are those of `RuntimeOptions`."""
 
     seats: int
     lease: Duration
@@ -132,7 +132,7 @@ def load_object(spec: str, *, beside: Path | None = None) -> Any:
     except (Exception, SystemExit) as error:
         raise InvalidInput(
             f"importing {module_name!r} raised {type(error).__name__}: {error}",
-            cure="mend the module, or put it beside the configuration file or on PYTHONPATH",
+            cure="correct the module, or put it next to the configuration file or on PYTHONPATH",
         ) from error
     for name in path.split("."):
         try:
@@ -153,7 +153,7 @@ def _look_in(folder: Path) -> None:
         sys.path.insert(0, path)
 
 
-CODE = "code"  # the origin of what an app says itself
+CODE = "code"  # the origin of options that an app sets itself
 # An option's path in the file, its field in Config, and the runtime's own name for it.
 FIELDS = tuple(
     (option.path, option.field, name)
@@ -163,12 +163,12 @@ FIELDS = tuple(
 
 
 def as_configured(url: str, config: Config) -> str:
-    """The URL that an app named in its code, with what the configuration says of stores."""
+    """The store URL of an app's code, with the store options of the configuration."""
     return with_durability(with_prefix(url, config.redis_prefix) if config.redis_prefix else url, config.durability)
 
 
 def options_over(usual: RuntimeOptions, config: Config, *, plans: bool, runs: bool) -> RuntimeOptions:
-    """The options of an app, overlaid by what the configuration says."""
+    """The options of an app, overridden by those of the configuration."""
     given = {name: getattr(config, field) for path, field, name in FIELDS if config.is_given(path)}
     if "leader_ttl_ms" in given and given.get("leader_renew_ms") is None:
         given["leader_renew_ms"] = given["leader_ttl_ms"] // 3
@@ -176,23 +176,23 @@ def options_over(usual: RuntimeOptions, config: Config, *, plans: bool, runs: bo
 
 
 def with_code(config: Config, usual: RuntimeOptions, store_url: str, version: int) -> Config:
-    """The configuration with what an app says in its code, where nothing else says it."""
+    """The configuration with the options that an app sets in its code, where nothing else sets them."""
     plain = Config()
-    said = {path: (field, getattr(usual, name)) for path, field, name in FIELDS}
-    said |= {"store": ("store", store_url), "scheduler_version": ("scheduler_version", version)}
+    in_code = {path: (field, getattr(usual, name)) for path, field, name in FIELDS}
+    in_code |= {"store": ("store", store_url), "scheduler_version": ("scheduler_version", version)}
     if usual.leader_renew_ms == usual.leader_ttl_ms // 3:
-        del said["leader.renew"]
-    heard = {
+        del in_code["leader.renew"]
+    applied = {
         path: (field, value)
-        for path, (field, value) in said.items()
+        for path, (field, value) in in_code.items()
         if not config.is_given(path) and value != getattr(plain, field)
     }
-    origins = config.origins | dict.fromkeys(heard, CODE)
-    return msgspec.structs.replace(config, **dict(heard.values()), origins=origins)
+    origins = config.origins | dict.fromkeys(applied, CODE)
+    return msgspec.structs.replace(config, **dict(applied.values()), origins=origins)
 
 
 def load_app(spec: str, kind: type[Pollux], *, beside: Path | None) -> Pollux:
-    """The user's own `Pollux`, named by the file or the command line."""
+    """The user's own `Pollux`, named by a file or the command line."""
     found = load_object(spec, beside=beside)
     if not isinstance(found, kind):
         raise InvalidInput(
@@ -202,7 +202,7 @@ def load_app(spec: str, kind: type[Pollux], *, beside: Path | None) -> Pollux:
 
 
 def missing_secrets(jobs: Iterable[Job], secrets: Secrets, places: Mapping[str, str]) -> list[InvalidInput]:
-    """Every reference of these jobs that cannot be resolved here, with its place."""
+    """Every secret reference of these jobs that cannot be resolved here, with its place."""
     problems = []
     for job in jobs:
         where = f"{places[job.id]}: job {job.id!r}" if job.id in places else f"job {job.id!r}"
@@ -218,10 +218,9 @@ def register_python(
     also: Sequence[InvalidInput] = (),
     may_import: bool = True,
 ) -> tuple[str, ...]:
-    """Import every function that the file names; all that cannot be had is said at once, each with its place.
+    """Import every function that the file names; raises `InvalidConfig` with every problem and its place.
 
-    `also` are problems that were found before.  Without `may_import` only those are looked at that are known already;
-    the others are answered.
+    `also` are problems found before.  Without `may_import` nothing is imported; returns the unknown functions.
     """
     problems: list[InvalidInput] = [*also]
     unknown = () if may_import else tuple(spec for spec in config.python if registry.get(spec) is None)
@@ -242,7 +241,7 @@ def register_python(
 
 
 def _fit(registry: Registry, job: Job) -> None:
-    """Can this process run the job as it is written?"""
+    """Raise if this process cannot run the job."""
     if (refusal := registry.refusal(job.handler)) is not None:
         raise refusal
     handler = registry.get(job.handler)
@@ -252,7 +251,7 @@ def _fit(registry: Registry, job: Job) -> None:
 
 
 def check_isolation(registry: Registry, jobs: Iterable[Job]) -> None:
-    """Raise `InvalidInput` for a job that wants a child process which could not find its function."""
+    """Raise `InvalidInput` for a job to run in a child process that could not import its function."""
     for job in jobs:
         handler = registry.get(job.handler) if job.isolate is Isolate.PROCESS else None
         if handler is not None:
@@ -260,7 +259,7 @@ def check_isolation(registry: Registry, jobs: Iterable[Job]) -> None:
 
 
 def set_up(built_in: BuiltIn, config: Config) -> None:
-    """The options of the handlers that come with Pollux."""
+    """Apply the options of the built-in handlers."""
     if config.is_given("http.allow_networks"):
         built_in.http.set(allow_networks=[text for text in config.http_allow_networks.split(", ") if text])
     if config.is_given("http.per_target"):

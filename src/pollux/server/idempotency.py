@@ -44,7 +44,7 @@ async def answered_once(operations: Operations, scope: str, key: str, body: byte
     digest = _digest(body)
     waited_ms = 0
     while True:
-        notes = await operations.storage.kept(name)
+        notes = await operations.storage.list_notes(name)
         note = next((each for each in notes if each.key == name), None)
         if note is not None and note.value["digest"] != digest:
             cure = "use a new key for a new request, the same body for the same key"
@@ -54,8 +54,8 @@ async def answered_once(operations: Operations, scope: str, key: str, body: byte
         now_ms = await operations.storage.store_now()
         if note is None or note.value["until_ms"] <= now_ms:
             mark = {"digest": digest, "until_ms": now_ms + WORK_MS}
-            if await operations.storage.keep(
-                {name: mark}, revision=0 if note is None else note.revision, keep_ms=KEEP_MS
+            if await operations.storage.put_notes(
+                {name: mark}, revision=0 if note is None else note.revision, ttl_ms=KEEP_MS
             ):
                 return await _worked(operations, name, digest, call)
         elif waited_ms >= WAIT_MS:
@@ -72,15 +72,14 @@ async def _worked(operations: Operations, name: str, digest: str, call: Call) ->
     try:
         response = await call(name.removeprefix(PREFIX))
     except BaseException:
-        await asyncio.shield(operations.storage.forget([name]))
+        await asyncio.shield(operations.storage.delete_notes([name]))
         raise
     text = bytes(response.body).decode()
     parts = [text[start : start + PART_CHARS] for start in range(0, len(text), PART_CHARS)]
     head = {"digest": digest, "status": response.status_code, "kind": response.media_type, "parts": len(parts)}
     head["headers"] = {each: response.headers[each] for each in _HEADERS if each in response.headers}
-    await operations.storage.keep(
-        {**{f"{name}#{n}": part for n, part in enumerate(parts)}, name: head}, keep_ms=KEEP_MS
-    )
+    notes = {**{f"{name}#{n}": part for n, part in enumerate(parts)}, name: head}
+    await operations.storage.put_notes(notes, ttl_ms=KEEP_MS)
     return response
 
 

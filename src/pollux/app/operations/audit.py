@@ -1,4 +1,4 @@
-"""Audit log: the lines that go with a change, how they are worded, and how the log is read and verified.
+"""Audit log: the lines of changes and their wording, reading and verifying.
 
 A line carries the hash over itself and the line before, so one that is edited, removed or moved breaks the chain at
 its place.  Old lines are pruned from the beginning: the first line left is trusted.  Cutting lines off the *end* leaves
@@ -34,7 +34,7 @@ DESCRIBED_MAX = 20  # jobs of one call whose change is described; of more only t
 NAMED_MAX = 5  # runs of one call that are named
 VALUE_CHARS_MAX = 80
 WORDS_CHARS_MAX = 1_000
-_UNTOLD = {"id", "source", "release", "declared", "schedule"}
+_OMITTED = {"id", "source", "release", "declared", "schedule"}
 
 
 class AuditRecorder:
@@ -42,7 +42,7 @@ class AuditRecorder:
 
     def __init__(self, store: Store, clock: Clock, actor: str, *, is_named: bool) -> None:
         self._store, self._clock, self._actor = store, clock, actor
-        self._is_named = is_named  # a person asks: their enqueues are recorded.  A program's own are not.
+        self._is_named = is_named  # enqueues of a named actor are recorded, those of a program are not
 
     def line(self, action: str, what: str, how: str = "", *, at_ms: int | None = None) -> AuditLine:
         now_ms = self._clock.now_ms() if at_ms is None else at_ms
@@ -53,16 +53,16 @@ class AuditRecorder:
         return Audit((self.line(action, what, how),))
 
     def first_on_record(self, action: str, what: str, how: str = "") -> Audit:
-        """One line, if the first item was done: the others only tidy up."""
+        """One line, if the first item was done; the others only clean up."""
         return Audit((self.line(action, what, how),), each=True)
 
     def jobs_on_record(self, action: str, ids: Sequence[str], how: str = "", *, ahead: str = "") -> Audit:
-        """One line for jobs of a call: `how`, or their names, with what goes ahead of them."""
+        """One line for jobs of a call: `how`, or their names after a prefix."""
         subject = ids[0] if len(ids) == 1 else counted(len(ids), "job")
         return self.on_record(action, subject, how or ahead + _listed(ids))
 
     def runs_on_record(self, action: str, subject: str, ids: Sequence[str] = (), reason: str = "") -> Audit:
-        """One line for runs of a call: their names, where they were named, and the reason."""
+        """One line for runs of a call: their names, if they are known, and the reason."""
         names = _named(ids).removeprefix(f"{subject}: ") if ids and list(ids) != [subject] else ""
         return self.on_record(action, subject, _joined(names, reason))
 
@@ -75,9 +75,9 @@ class AuditRecorder:
         return answers
 
     def puts_on_record(self, puts: Sequence[JobPut], before: Mapping[str, Job | None]) -> Audit:
-        """What they change, a line for each; of many one line, with the first names.
+        """A line for each with its changes; for many jobs one line with the first names.
 
-        One that was there and could not be read is described as it is `now`.
+        A stored job that could not be read is described as it is `now`.
         """
         if len(puts) > DESCRIBED_MAX:
             return self.jobs_on_record("put", [put.job.id for put in puts])
@@ -88,7 +88,7 @@ class AuditRecorder:
         return Audit(tuple(lines), each=True)
 
     async def _before(self, puts: Sequence[JobPut]) -> dict[str, Job | None]:
-        """The jobs as they are before they are put over, as far as they can be read; what must be new was not there."""
+        """The readable stored jobs that a put may replace; None for one that does not exist."""
         ids = [put.job.id for put in puts if put.revision != 0]
         found, unreadable = await as_far(self._store.get_jobs(ids)) if ids else ([], ())
         there = dict.fromkeys([put.job.id for put in puts]) | dict(zip(ids, found, strict=True))
@@ -97,27 +97,27 @@ class AuditRecorder:
     async def record_enqueued(
         self, jobs: Collection[str], runs: Sequence[str], params: Mapping[str, Any] | None = None
     ) -> None:
-        """Runs that somebody asked for, in one line: of one its params, of many how many and the first few.
+        """One line for enqueued runs: the params of a single one, the number and first names of many.
 
-        They are on record themselves, and go the cheap way into the store, which takes no line along.  They are
-        accepted: a line that comes too late or not at all is said in the log, and is no reason to say otherwise.
+        It is written after them, as the fast enqueue takes no audit line.  The runs are accepted by then: a line that
+        cannot be written is logged, and is no error.
         """
         if not self._is_named or not runs:
             return
         subject = next(iter(jobs)) if len(jobs) == 1 else counted(len(jobs), "job")
-        told = [f"params.{name} {_short(value)}" for name, value in HIDDEN.hide_in(dict(params or {})).items()]
-        line = self.line("enqueue", subject, _joined(_named(runs), *told))
+        shown = [f"params.{name} {_short(value)}" for name, value in HIDDEN.hide_in(dict(params or {})).items()]
+        line = self.line("enqueue", subject, _joined(_named(runs), *shown))
         try:
             await self._store.log([line])
         except StoreError as error:
             warn_unrecorded(f"{line.action} {line.subject} by {line.actor} ({line.detail})", str(error))
 
     async def record(self, action: str, what: str, how: str = "") -> None:
-        """What no single write has done."""
+        """A line of its own, for what no single write has done."""
         await self._store.log([self.line(action, what, how)])
 
     async def record_loaded(self, records: Sequence[tuple[str, Any]], new: int) -> None:
-        """What was written out of a dump; but where there is no log yet, that of the dump is to come, and goes on."""
+        """A line for records loaded from a dump; none while the log is empty, as that of the dump is loaded, too."""
         kinds = Counter(kind for kind, _ in records)
         if not new or kinds["log"] or not (await self._store.read_log(limit=1)).lines:
             return
@@ -133,8 +133,8 @@ class AuditVerdict(Struct, frozen=True):
     lines: int
     first: int  # the number of the oldest line that is left; 0: there is none
     last: int
-    mark: str  # of the last line, `number:hash`: keep it elsewhere, and show it to a later walk
-    broken: str = ""  # the first thing that is wrong, in words
+    mark: str  # of the last line, `number:hash`: keep it elsewhere, and pass it to a later check
+    broken: str = ""  # the first error
 
     @property
     def is_whole(self) -> bool:
@@ -148,11 +148,11 @@ class AuditOperations:
         self._store = operations.context.store
 
     async def list_audit(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
-        """Who changed what: lines after a number, or (`newest`) the last ones, those before `after` if it is given."""
+        """Lines after a number; `newest`: the last ones, or those before `after`."""
         return await self._store.read_log(after=after, limit=limit, newest=newest)
 
     async def verify_audit(self, *, mark: str = "") -> AuditVerdict:
-        """Walk the whole log; `mark` is what an earlier walk answered, and must still be part of it."""
+        """Check the whole log; `mark` is the result of an earlier check, and must still be part of the log."""
         number, chain_then = _read(mark)
         chain, first, last, count, broken = AuditChainCheck(), 0, AuditLine(0, "", "", ""), 0, ""
         after: int | None = 0
@@ -172,7 +172,7 @@ class AuditOperations:
 
 
 class OnceLine:
-    """A line that goes with the first of several writes that changes anything."""
+    """A line for the first of several writes that changes anything."""
 
     def __init__(self, line: AuditLine) -> None:
         self.line = line
@@ -184,13 +184,13 @@ class OnceLine:
         return None if self.is_written else Audit((self.line,))
 
     def heard(self, answers: Sequence[Answer | JobAnswer]) -> None:
-        """Take note of what a write that it went with was answered."""
+        """Record the answers of a write that had the line."""
         done = ((each if isinstance(each, Answer) else each.answer) is Answer.OK for each in answers)
         self.is_written = self.is_written or any(done)
 
 
-def _joined(*said: str) -> str:
-    return "; ".join(filter(None, said))
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
 
 
 def _listed(ids: Sequence[str], most: int = DESCRIBED_MAX) -> str:
@@ -203,18 +203,18 @@ def _named(ids: Sequence[str]) -> str:
 
 
 def filter_words(where: RunFilter) -> str:
-    """`by job_id home, error refused`; `by all` of one that names nothing."""
-    said = {name: value for name, value in msgspec.structs.asdict(where).items() if value not in (None, ())}
-    said.pop("states", None)
-    return "by " + (", ".join(f"{name} {_short(value)}" for name, value in said.items()) or "all")
+    """`by job_id home, error refused`; `by all` for an empty filter."""
+    fields = {name: value for name, value in msgspec.structs.asdict(where).items() if value not in (None, ())}
+    fields.pop("states", None)
+    return "by " + (", ".join(f"{name} {_short(value)}" for name, value in fields.items()) or "all")
 
 
-def as_words(said: str) -> str:
-    """What somebody said without secrets, as long as anybody reads, and of characters that can be written down.
+def as_words(text: str) -> str:
+    """The text without secrets, of limited length, and of valid characters.
 
-    The hash of a line sets its parts off from each other by a unit separator, so none may be inside.
+    The hash of a line separates its parts by the unit separator, so the text has none.
     """
-    text = hide(str(said))[:WORDS_CHARS_MAX].replace("\x1f", " ")
+    text = hide(str(text))[:WORDS_CHARS_MAX].replace("\x1f", " ")
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -230,24 +230,24 @@ def change_words(before: Job | None, after: Job | None) -> str:
 
 def _as_it_is(word: str, job: Job) -> str:
     return "; ".join(
-        [f"{word}: {describe_schedule(job.schedule)}", *(f"{name} {value}" for name, value in _told(job).items())]
+        [f"{word}: {describe_schedule(job.schedule)}", *(f"{name} {value}" for name, value in _fields(job).items())]
     )
 
 
 def _steps(before: Job, after: Job) -> Iterator[str]:
     if before.schedule != after.schedule:
         yield f"{describe_schedule(before.schedule)} -> {describe_schedule(after.schedule)}"
-    was, now = _told(before), _told(after)
+    was, now = _fields(before), _fields(after)
     for name in dict.fromkeys((*was, *now)):
         if was.get(name) != now.get(name):
             yield f"{name} {was.get(name, '(usual)')} -> {now.get(name, '(usual)')}"
 
 
-def _told(job: Job) -> dict[str, str]:
-    """The definition without what is as usual, each value short and without secrets; params one by one."""
-    plain = msgspec.to_builtins(definition(job))  # what has its default is left out
+def _fields(job: Job) -> dict[str, str]:
+    """The definition without defaults, each value short and without secrets; params one by one."""
+    plain = msgspec.to_builtins(definition(job))  # defaults are omitted
     params: dict[str, Any] = HIDDEN.hide_in(plain.pop("params", {}))
-    fields = {name: value for name, value in plain.items() if name not in _UNTOLD}
+    fields = {name: value for name, value in plain.items() if name not in _OMITTED}
     fields |= {f"params.{name}": value for name, value in params.items()}
     return {name: _short(value) for name, value in fields.items()}
 
@@ -262,5 +262,5 @@ def _read(mark: str) -> tuple[int, str]:
         return 0, ""
     found = _MARK.fullmatch(mark)
     if found is None:
-        raise InvalidInput("this is no mark", where="mark", cure="give what an earlier `pollux audit verify` printed")
+        raise InvalidInput("invalid mark", where="mark", cure="give the one that `pollux audit verify` printed")
     return int(found[1]), found[2]

@@ -59,7 +59,7 @@ class PauseOperations(OperationGroup):
         reason: str = "",
         duration: str | float | None = None,
     ) -> str:
-        """Stop a job, a group, a target or everything, for a `duration` or until resumed; answers the stop's name."""
+        """Pause a job, a group, a target or everything, for a `duration` or until resumed; returns the pause's key."""
         key = await self._stop_key(job, group, target, everything)
         now_ms = await self._store.now()
         expires_ms = None if duration is None else now_ms + read_at("duration", duration_ms, duration)
@@ -72,17 +72,17 @@ class PauseOperations(OperationGroup):
     async def resume(
         self, job: object = None, *, group: str | None = None, target: str | None = None, everything: bool = False
     ) -> bool:
-        """Take the same pause away; false if there was none."""
+        """End the same pause; false if there was none."""
         key = await self._stop_key(job, group, target, everything)
         audit = self._audit.on_record("resume", key.removeprefix(STOP))
         return await self._store.put_notes([NotePut(key)], audit=audit) == [Answer.OK]
 
     async def stops(self) -> list[Note]:
-        """All that is paused; one that nobody here can read stands, too."""
+        """All pauses, also those that this release cannot decode."""
         return (await stops_as_far(self._store.notes(STOP)))[0]
 
     async def reset_breaker(self, name: str) -> None:
-        """Forget what a breaker has seen."""
+        """Close a breaker."""
         audit = self._audit.on_record("reset", f"breaker {name}")
         await self._store.put_notes([NotePut(f"breaker:{name}")], audit=audit)
 
@@ -90,7 +90,7 @@ class PauseOperations(OperationGroup):
         given = [job is not None, group is not None, target is not None, bool(everything)]
         if sum(given) != 1:
             raise InvalidInput(
-                "say what to stop: exactly one of a job, a group, a target, or everything",
+                "name exactly one of a job, a group, a target, or everything",
                 cure="pause('home'), pause(group='edge'), pause(target='db'), pause(everything=True)",
             )
         check_stop(group=group, target=target)
@@ -102,17 +102,17 @@ class PauseOperations(OperationGroup):
         return stop_key("all") if target is None else stop_key("target", target)
 
 
-LOOKS_MS = (10, 20, 50, 100, *(200,) * 25)  # how long a turn elsewhere is waited for
+LOOKS_MS = (10, 20, 50, 100, *(200,) * 25)  # rests while waiting for the turn of another node
 REASON_CHARS_MAX = 1_000
-TURN_MS = 5_000  # how long a turn of this node may take
-ASKED_MS = 60_000  # a question that nobody answered is forgotten
+TURN_MS = 5_000  # limit of a turn of this node
+ASKED_MS = 60_000  # lifetime of a request for a turn
 
 
 class TriggerResult(Struct, frozen=True):
-    """What came of a turn that was asked for."""
+    """The result of requested planning turns."""
 
-    leaders: tuple[str, ...]  # the nodes that were asked, one for each version on the store
-    answered: tuple[str, ...]  # those that told what came of it in time
+    leaders: tuple[str, ...]  # one for each version in the store
+    answered: tuple[str, ...]  # those that answered in time
     fired: int = 0
     released: int = 0
     skipped: int = 0
@@ -122,52 +122,52 @@ class WorkerOperations(OperationGroup):
     """Drain and resume workers, and trigger planning."""
 
     async def drain_workers(self, node: str | None = None, *, reason: str = "") -> None:
-        """Let nobody, or that node, claim a run until `resume_workers`; what runs goes on, and so does planning."""
+        """Keep all nodes, or one, from claiming runs until `resume_workers`; current runs and planning go on."""
         nodes = await self._store.nodes()
         if node is not None and node not in {each.id for each in nodes}:
             raise NotFound("node", node, cure="`pollux nodes` lists those that live")
         reason = hide(reason)[:REASON_CHARS_MAX]
         value = {"reason": reason, "by": self._actor, "at_ms": await self._store.now()}
         audit = self._audit.first_on_record("drain", node or "all workers", reason)
-        await steer(self._store, [NotePut(drain_key(node), value), *await self._orphans(nodes)], audit)
-        self._heed()
+        await put_and_wake(self._store, [NotePut(drain_key(node), value), *await self._orphans(nodes)], audit)
+        self._reread_stops()
 
     async def resume_workers(self, node: str | None = None) -> bool:
-        """Let them claim again: all, or that node.  False if they were not drained."""
+        """Let all nodes, or one, claim again.  False if they were not drained."""
         notes, _ = await stops_as_far(self._store.notes(DRAIN))
         key = drain_key(node)
         if key not in {note.key for note in notes}:
-            self._heed()
+            self._reread_stops()
             return False
         for note in notes:
-            if note.key == key and note.expires_ms is not None:  # a move of the store asked for it, and keeps it up
+            if note.key == key and note.expires_ms is not None:  # of a move of the store, which renews it
                 what = "the store is about to be moved elsewhere: they claim again when that is over"
                 raise Conflict(what, cure="wait for the end of `pollux store move`, or stop it where it runs")
         if key == DRAIN and (await marks_of(self._store)).to is not None:
-            what = "the store was moved elsewhere: nobody claims here before it is unsealed"
+            what = "the store was moved elsewhere: nodes claim here only after it is unsealed"
             raise StoreMoved(what, cure="use the store that it was moved to: `pollux doctor` names it")
-        gone = await self._orphans(await self._store.nodes())
+        orphans = await self._orphans(await self._store.nodes())
         audit = self._audit.first_on_record("resume", node or "all workers")
-        was_drained = await steer(self._store, [NotePut(key), *gone], audit)
-        self._heed()
+        was_drained = await put_and_wake(self._store, [NotePut(key), *orphans], audit)
+        self._reread_stops()
         return was_drained
 
     async def drained_workers(self) -> list[Drained]:
-        """The drains that hold."""
+        """The drains in force."""
         living = {node.id for node in await self._store.nodes()}
         notes, _ = await stops_as_far(self._store.notes(DRAIN))
         drained = [drained_of(note) for note in notes]
         return [each for each in drained if each is not None and (each.node is None or each.node in living)]
 
     async def drain_here(self) -> Drained | None:
-        """The drain of all workers, if the node of this process has read one; no store call while there is none."""
+        """The drain of all workers, if the node of this process knows one; without a drain no store call is made."""
         crew = self._crew
         if crew is None or not crew.dispatcher.is_drained:
             return None
         return next((each for each in await self.drained_workers() if each.node is None), None)
 
     async def trigger(self) -> TriggerResult:
-        """Plan now and say what that fired and released: here if this node alone leads, else wherever a leader is."""
+        """Plan now, and return what that fired and released; on this node if it is the only leader, else elsewhere."""
         crew, node = self._crew, self._context.node
         if crew is None or node is None or len(await self._leaders()) > 1:
             return await self._trigger_elsewhere()
@@ -184,19 +184,19 @@ class WorkerOperations(OperationGroup):
     def _crew(self) -> NodeRuntime | None:
         return None if self._context.node is None else self._context.node.crew
 
-    def _heed(self) -> None:
-        """The node of this process looks for the drain now, not with its next claim."""
+    def _reread_stops(self) -> None:
+        """Make the node of this process read the drains now, not with its next claim."""
         if self._crew is not None:
             self._crew.reread_stops()
 
     async def _trigger_elsewhere(self) -> TriggerResult:
         now_ms = await self._store.now()
-        asked = f"{TURN}{new_id(now_ms, self._dice)}:"
+        prefix = f"{TURN}{new_id(now_ms, self._dice)}:"
         value = {"by": self._actor, "at_ms": now_ms}
         leaders = await self._leaders()
-        ask = NotePut(f"{asked}ask", value, expires_ms=now_ms + ASKED_MS)
-        await steer(self._store, [ask], self._audit.on_record("trigger", "the leader", ", ".join(leaders)))
-        answers = await self._answers(asked, len(leaders))
+        request = NotePut(f"{prefix}ask", value, expires_ms=now_ms + ASKED_MS)
+        await put_and_wake(self._store, [request], self._audit.on_record("trigger", "the leader", ", ".join(leaders)))
+        answers = await self._answers(prefix, len(leaders))
         turned = [TurnResult(**note.value["turned"]) for note in answers]
         return TriggerResult(
             leaders=leaders,
@@ -209,27 +209,27 @@ class WorkerOperations(OperationGroup):
     async def _leaders(self) -> tuple[str, ...]:
         return leaders_of(by_term(await self._store.nodes(), await self._store.versions()))
 
-    async def _answers(self, asked: str, count: int) -> list[Note]:
-        """What the leaders wrote back, and their questions tidied away."""
+    async def _answers(self, prefix: str, count: int) -> list[Note]:
+        """Wait for the answers of the leaders, and delete the notes."""
         found: list[Note] = []
         for rest_ms in LOOKS_MS if count else ():
             await asyncio.sleep(rest_ms / 1000)
             if len(found) >= count:
                 break
-            notes, _ = await as_far(self._store.notes(asked))
+            notes, _ = await as_far(self._store.notes(prefix))
             found = [note for note in notes if not note.key.endswith("ask")]
-        await self._store.put_notes([NotePut(f"{asked}ask"), *(NotePut(note.key) for note in found)])
+        await self._store.put_notes([NotePut(f"{prefix}ask"), *(NotePut(note.key) for note in found)])
         return found
 
     async def _orphans(self, nodes: Sequence[Node]) -> list[NotePut]:
-        """Drains of nodes that are gone: their ids never come again."""
+        """Deletions of the drains of dead nodes, whose ids never return."""
         living = {drain_key(node.id) for node in nodes}
         notes, _ = await stops_as_far(self._store.notes(f"{DRAIN}:"))
         return [NotePut(note.key) for note in notes if note.key not in living]
 
 
 def leaders_of(nodes: Sequence[Node]) -> tuple[str, ...]:
-    """Who leads, version by version."""
+    """The leader of each version."""
     versions = sorted({node.scheduler_version for node in nodes})
     found = [leader_of(node for node in nodes if node.scheduler_version == version) for version in versions]
     return tuple(node.id for node in found if node is not None)
@@ -239,7 +239,7 @@ class Setting(Struct, frozen=True):
     """An option that was changed for all nodes."""
 
     path: str
-    value: str  # as it is written in a file
+    value: str  # as in a file
     by: str
     at_ms: int
     meaning: str
@@ -249,64 +249,63 @@ class SettingOperations(OperationGroup):
     """Set and unset options for all nodes."""
 
     async def list_settings(self) -> list[Setting]:
-        """Those that were changed and not unset since, by name."""
+        """All live settings, by name."""
         live, _ = await self._live(SETTING)
-        return [_setting(said) for _, said in sorted(live.items())]
+        return [_setting(each) for _, each in sorted(live.items())]
 
     async def set_setting(self, path: str, value: Any) -> Setting:
-        """Change an option for all nodes, from now on and over restarts.
+        """Change an option for all nodes, also across restarts.
 
-        Raises `InvalidInput` for one that needs a restart, and for a value that no file could have.
+        Raises `InvalidInput` for an option that needs a restart, and for an invalid value.
         """
         live_value(path, value)
-        said = LiveSetting(path, value, self._actor, self._clock.now_ms())
+        setting = LiveSetting(path, value, self._actor, self._clock.now_ms())
         live, _ = await self._live(setting_key(path))
-        note = {"value": value, "by": said.by, "at_ms": said.at_ms}
-        new = _setting(said)
+        note = {"value": value, "by": setting.by, "at_ms": setting.at_ms}
+        new = _setting(setting)
         was = f"{_setting(live[path]).value} -> " if path in live else ""
         audit = self._audit.on_record("set", path, f"{was}{new.value}")
-        await steer(self._store, [NotePut(setting_key(path), note)], audit)
-        await self._look_here()
+        await put_and_wake(self._store, [NotePut(setting_key(path), note)], audit)
+        await self._apply_here()
         return new
 
     async def unset_setting(self, path: str) -> bool:
-        """Let the file, or the default, decide again; false if nobody had set it."""
+        """Remove a setting, so that the file or the default applies; false if it was not set."""
         live_option(path)
         key = setting_key(path)
         live, there = await self._live(key)
         if key not in there:
-            await self._look_here()
+            await self._apply_here()
             return False
         audit = self._audit.on_record(
             "unset", path, f"it was {_setting(live[path]).value}" if path in live else ILLEGIBLE
         )
-        was_set = await steer(self._store, [NotePut(key)], audit)
-        await self._look_here()
+        was_set = await put_and_wake(self._store, [NotePut(key)], audit)
+        await self._apply_here()
         return was_set
 
     async def _live(self, prefix: str) -> tuple[dict[str, LiveSetting], set[str]]:
-        """What is set under keys that begin so, as far as it can be read, and which keys there are."""
+        """The readable settings under a prefix, and all keys under it."""
         notes, unreadable = await as_far(self._store.notes(prefix))
         return read_live(notes), {note.key for note in notes} | {each.name for each in unreadable}
 
-    async def _look_here(self) -> None:
-        """A node of this process applies the change before the caller gets its answer."""
+    async def _apply_here(self) -> None:
+        """Make the node of this process apply the change before the caller is answered."""
         node = self._context.node
         if node is not None and node.steward is not None and node.crew is not None:
             await node.steward.look()
 
 
-async def steer(store: Store, puts: Sequence[NotePut], audit: Audit) -> bool:
+async def put_and_wake(store: Store, puts: Sequence[NotePut], audit: Audit) -> bool:
     """Write the notes and wake every waiting claim; true if the first of them was written."""
     answers = await store.put_notes(puts, audit=audit)
     await store.wake()
     return answers[0] is Answer.OK
 
 
-def _setting(said: LiveSetting) -> Setting:
-    option = live_option(said.path)
-    value = shown(option, live_value(said.path, said.value))
-    return Setting(said.path, value, said.by, said.at_ms, plain(SETTINGS.get(said.path, "")))
+def _setting(live: LiveSetting) -> Setting:
+    value = shown(live_option(live.path), live_value(live.path, live.value))
+    return Setting(live.path, value, live.by, live.at_ms, plain(SETTINGS.get(live.path, "")))
 
 
 class ConfigFileOperations(OperationGroup):
@@ -322,28 +321,27 @@ class ConfigFileOperations(OperationGroup):
         only: str = "",
         replace: bool = False,
     ) -> ReloadResult:
-        """Read the file again and make it hold; `dry_run`: only say what would change.
+        """Read the file again and apply it; `dry_run`: only return what would change.
 
-        Raises what stands against it (`InvalidConfig` with every problem and its place, `Conflict`), and then nothing
-        has changed.  With `text` (and `dry_run`): what would change if the file held that; `called` is its name for
-        messages, `source` whose next text it is if not this file's.  `only`: the digest of the text that is meant.
-        `replace`: also where it takes away jobs that another text of that name declares, or most of them.
+        If it raises (`InvalidConfig` with every problem and its place, `Conflict`), nothing has changed.  With `text`
+        (and `dry_run`): what would change if the file had that text; `called` is its name in messages, `source` the
+        source that it belongs to, if not this file's.  `only`: the digest of the expected text.  `replace`: also if it
+        removes jobs that another text of that name declares, or most of them.
         """
         reloader = self._reloader
         if text is None:
             return await reloader.reload(by=self._actor, dry_run=dry_run, only=only, replace=replace)
         if not dry_run:
-            cure = f"say dry_run, or write it to {reloader.place}: it is read again by itself"
-            raise InvalidInput("a text that is sent is looked at, and never applied", where="text", cure=cure)
+            cure = f"set dry_run, or write it to {reloader.place}: it is read again by itself"
+            raise InvalidInput("a text that is sent is compared, and never applied", where="text", cure=cure)
         return await reloader.preview(ConfigDraft(text, called, file_source(source) if source else ""))
 
     async def file_in_force(self) -> RunningConfig:
-        """By which options this node runs, and whether its file says the same."""
-        reloader = self._reloader
-        return await asyncio.to_thread(reloader.in_force)
+        """The options in force on this node, and whether its file has the same."""
+        return await asyncio.to_thread(self._reloader.in_force)
 
     async def rollback(self, to: str | None = None, *, replace: bool = False) -> ReloadResult:
-        """Put the text before back into the file (or that of the digest `to`) and make it hold; `replace` as above."""
+        """Write the previous text (or that of the digest `to`) back into the file and apply it; `replace` as above."""
         return await self._reloader.rollback(by=self._actor, to=to, replace=replace)
 
     async def file_versions(self) -> list[SavedText]:
@@ -351,7 +349,7 @@ class ConfigFileOperations(OperationGroup):
         return self._reloader.versions.all()
 
     async def options_in_force(self) -> list[EffectiveOption]:
-        """Every option by which this node runs, with its origin."""
+        """Every option of this node, with its origin."""
         assert self._context.node is not None, "options are read by an app"
         return self._context.node.options_in_force()
 

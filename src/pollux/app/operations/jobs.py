@@ -1,7 +1,8 @@
-"""Operations on jobs: find, list, put and delete them, and the rule which jobs may be deleted.
+"""Operations on jobs: find, list, put and delete.
 
-A job that this release cannot decode is still listed and can be paused, replaced and deleted by its id; running or
-showing it takes a node that can read it.  A job whose source has a living node is not deleted: it would return.
+A job that this release cannot decode is still listed and can be paused, replaced and deleted by its id; only a node
+that can decode it can run or show it.  A job whose source has a live node is not deleted, as the node would add it
+again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ NAMED_MAX = 5
 
 
 class PutResult(Struct, frozen=True):
-    """A job as it was put, and what the store said to it."""
+    """The answer of the store to the put of a job."""
 
     job: Job
     answer: Answer
@@ -59,28 +60,28 @@ class JobOperations(OperationGroup):
         return await find_job(self._store, job)
 
     async def jobs_by_id(self, ids: Sequence[str]) -> list[Job | None]:
-        """These jobs as they are now, in order; None for one that is not there, or cannot be read.  At most a page."""
+        """These jobs as they are now, in order, at most a page; None for one that is missing or unreadable."""
         return (await as_far(self._store.get_jobs(ids)))[0]
 
     async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
-        """A page of jobs, and beside it those that cannot be read."""
+        """A page of jobs, with the unreadable ones named apart."""
         page, unreadable = await as_far(self._store.list_jobs(where, after=after, limit=limit))
         return replace(page, unreadable=unreadable) if unreadable else page
 
     async def put_jobs(self, jobs: Sequence[Job]) -> list[JobAnswer]:
-        """Add or change jobs; raises `Conflict` with everything that stands against it, the others are written."""
+        """Add or change jobs; raises `Conflict` with every job that is refused, the others are written."""
         checked = [self._adopted(check_job(job)) for job in jobs]
         answers = await self._audit.put_on_record(self._store, [JobPut(job) for job in checked])
-        await say_unknown_handlers(self._store, self._registry, checked)
+        await log_unknown_handlers(self._store, self._registry, checked)
         refused = [answer for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)]
         if refused:
             raise Conflict("; ".join(f"job {answer.id!r}: {answer.detail}" for answer in refused[:20]))
         return answers
 
     async def delete_jobs(self, ids: Sequence[str], *, reason: str = "") -> None:
-        """Take jobs away; waiting runs are cancelled, running ones may end.
+        """Delete jobs; waiting runs are cancelled, running ones may end.
 
-        Raises `Conflict`, and takes none away, if a living node declares one of them: it would come back.
+        Raises `Conflict`, and deletes none, if a live node declares one of them, as it would be added again.
         """
         there = {job.id: job for job in await refuse_backed(self._store, ids)}
         for start in range(0, len(ids), BATCH_MAX):
@@ -94,7 +95,7 @@ class JobOperations(OperationGroup):
                 raise NotFound("job", missing[0], cure="`pollux jobs` lists them")
 
     async def put_each(self, puts: Sequence[JobPut], *, version: int | None = None) -> list[PutResult | PolluxError]:
-        """Add or change jobs in a version (None: our own): the answer of the store to each, or why it was not asked."""
+        """Add or change jobs in a version (None: this one); for each the answer of the store, or its refusal."""
         made = [self._to_put(put) for put in puts]
         store = self._store if version is None else self._store.of_version(check_version(version))
         left = iter(await self._audit.put_on_record(store, [put for put in made if isinstance(put, JobPut)]))
@@ -107,7 +108,7 @@ class JobOperations(OperationGroup):
             return InvalidConfig([one.at("params") for one in problems_of(error)])
 
     def check_params(self, handler: str, params: Mapping[str, Any]) -> None:
-        """Raise `InvalidInput` if a handler of this process could not use these, as the params of a job."""
+        """Raise `InvalidInput` for params of a job that a handler of this process does not accept."""
         if (refusal := self._registry.refusal(handler)) is not None:
             raise refusal
         known = self._registry.get(handler)
@@ -126,10 +127,10 @@ class JobOperations(OperationGroup):
 
 
 class JobLookup(OperationGroup):
-    """Jobs in the registry of this program or in the store; one that is declared here and not stored yet is added."""
+    """Jobs of the registry of this program or of the store; one that is declared here and not stored is added."""
 
     async def known(self, ref: object) -> Job:
-        """As this program knows the job, else as the store does."""
+        """The job of the registry, else the stored one."""
         if isinstance(ref, Job):
             return ref
         try:
@@ -138,7 +139,7 @@ class JobLookup(OperationGroup):
             return await stored_job(self._store, ref)
 
     async def to_run(self, ref: object) -> Job:
-        """The job as it is now; one that this program declares and that is not in the store yet is added."""
+        """The stored job; one that this program declares and that is not stored is added."""
         declared = self._registry.unwritten(job_id_of(ref))
         try:
             return await stored_job(self._store, ref)
@@ -148,7 +149,7 @@ class JobLookup(OperationGroup):
         return await stored_job(self._store, ref)
 
     async def offered(self, job: Job, write: Callable[[], Awaitable[list[RunAnswer]]]) -> list[RunAnswer]:
-        """What `write` answers, which enqueues runs of the job; where that is missing, it is added first."""
+        """Call `write`, which enqueues runs of the job; if the job is missing, add it and call again."""
         declared = self._registry.unwritten(job.id)
         answers = await write()
         if not any(answer.answer is Answer.STALE for answer in answers[:1]):
@@ -158,7 +159,7 @@ class JobLookup(OperationGroup):
         return answers
 
     async def ensure_written(self, job: Job) -> None:
-        """Before the caller's own transaction looks: what is added later is not in its snapshot."""
+        """Add a missing job before the caller's own transaction, whose snapshot would not have it."""
         declared = self._registry.unwritten(job.id)
         if declared is None:
             return
@@ -169,10 +170,9 @@ class JobLookup(OperationGroup):
             await self._add_declared(declared)
 
     async def _add_declared(self, job: Job) -> bool:
-        """Add a job that this program declares and that was not in the store when the caller looked; never change one.
+        """Add a missing job that this program declares; a concurrent put wins.
 
-        Another caller may have added it since: it is looked for again.  Raises `NotFound` where a newer release of its
-        source decides, which has no such job.
+        Raises `NotFound` if a newer release of its source is known, which has no such job.
         """
         if self._registry.unwritten(job.id) is None:
             return True
@@ -193,7 +193,7 @@ def _written(put: JobPut, answer: JobAnswer, store: Store) -> PutResult:
 
 
 async def find_job(store: Store, ref: object) -> Job | Unreadable:
-    """The job as it is now, or why it cannot be read here; `NotFound` if there is none."""
+    """The job as it is now, or why it cannot be decoded; `NotFound` if there is none."""
     name = job_id_of(ref)
     [found], unreadable = await as_far(store.get_jobs([name]))
     if found is None and not unreadable:
@@ -202,7 +202,7 @@ async def find_job(store: Store, ref: object) -> Job | Unreadable:
 
 
 async def stored_job(store: Store, ref: object) -> Job:
-    """The job as it is now; `NotFound` if there is none, `Illegible` if it cannot be read here."""
+    """The job as it is now; `NotFound` if there is none, `Illegible` if it cannot be decoded."""
     found = await find_job(store, ref)
     if isinstance(found, Unreadable):
         raise Illegible("job", [found], [None])
@@ -210,7 +210,7 @@ async def stored_job(store: Store, ref: object) -> Job:
 
 
 async def refuse_backed(store: Store, ids: Sequence[str]) -> list[Job]:
-    """Raise `Conflict` for jobs that a living node would put back; answers those that are there and can be read."""
+    """Raise `Conflict` for jobs that a live node would add again; returns the readable ones."""
     jobs: list[Job] = []
     for start in range(0, len(ids), PAGE_MAX):
         found, _ = await as_far(store.get_jobs(ids[start : start + PAGE_MAX]))
@@ -223,7 +223,7 @@ async def refuse_backed(store: Store, ids: Sequence[str]) -> list[Job]:
 
 
 def cure_of(job: Job, pause: str, *, do: str = "take it out of") -> str:
-    """What to `do` in the place of its declaration instead; `pause` is how that is said by whoever asks."""
+    """What to `do` in the place of its declaration instead; `pause` is the command or request that pauses it."""
     again = "it is read again by itself" if job.source.startswith("file:") else "and restart it"
     return f"{do} {place_of(job.source)} ({again}), or pause it: {pause}"
 
@@ -239,13 +239,13 @@ def place_of(source: str) -> str:
 def _words(backed: Sequence[Job]) -> str:
     sources = ", ".join(sorted({job.source for job in backed}))
     if len(backed) == 1:
-        return f"job {backed[0].id!r} is declared by {sources}, of which a node lives: deleted, it would come back"
+        return f"job {backed[0].id!r} is declared by {sources}, whose node is alive: it would add the job again"
     names = ", ".join(job.id for job in backed[:NAMED_MAX]) + (", ..." if len(backed) > NAMED_MAX else "")
-    return f"{len(backed)} of these jobs ({names}) are declared by {sources}: deleted, they would come back"
+    return f"{len(backed)} of these jobs ({names}) are declared by {sources}, whose nodes would add them again"
 
 
-async def say_unknown_handlers(store: Store, registry: Registry, jobs: Sequence[Job]) -> None:
-    """Log a warning for each handler that neither this program nor a living node has; nothing is refused for it."""
+async def log_unknown_handlers(store: Store, registry: Registry, jobs: Sequence[Job]) -> None:
+    """Log a warning for each handler that neither this program nor a live node has; no job is refused for it."""
     first = {job.handler: job.id for job in reversed(jobs) if registry.get(job.handler) is None}
     if not first:
         return

@@ -1,4 +1,4 @@
-"""Operations on the whole store: scheduler versions, dump and load, and notes that expire for the HTTP layer.
+"""Operations on the whole store: scheduler versions, dump and load, and expiring notes for the HTTP layer.
 
 Versions are deployments that share a store:
 
@@ -21,13 +21,13 @@ from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Counts, DumpPage,
 from pollux.store.decoding import as_far
 from pollux.units import counted
 
-COMPARED_MAX = 100_000  # finished runs of a version that are looked at
+COMPARED_MAX = 100_000  # finished runs of a version that are read
 NAMED_MAX = 5
 NOTHING = Counts(held=0, ready=0, leased=0, dead=0, feed=0, ends=0, jobs=0)
 
 
 class Percentiles(Struct, frozen=True):
-    """Of many times: half of them are at most the first, 99 of a hundred at most the second."""
+    """Percentiles of durations."""
 
     count: int = 0
     p50_ms: int = 0
@@ -36,32 +36,32 @@ class Percentiles(Struct, frozen=True):
 
 
 class VersionFigures(Struct, frozen=True):
-    """How one version did: of its runs that ended since then.
+    """Figures of one version, over its runs that ended since then.
 
-    Its leaders count them.  The times are of those that the history still has, which is thinned.
+    Its leaders count the runs.  The times cover those that the history still has, which is thinned.
     """
 
     version: int
     jobs: int
     waiting: int  # ready or held, now
     running: int
-    unread: int  # ends that its leader has not read: they are not counted yet
-    counted_from_ms: int | None  # None: no leader has counted, and only what the history has is known
+    unread: int  # ends that its leader has not counted yet
+    counted_from_ms: int | None  # None: no leader has counted, so only the history is known
     ended: int
-    failed: int  # of them
+    failed: int  # of those
     dead: int
     cancelled: int
-    kept: int  # of them the history has
+    kept: int  # of those, in the history
     late: Percentiles  # from due to the handler's start
     took: Percentiles
-    is_cut: bool  # it has more than are looked at: the newest
-    uncounted: int = 0  # of those that it has: ended before a leader counted, as others may have that are gone from it
+    is_cut: bool  # the history has more than were read: these are the newest
+    uncounted: int = 0  # of those in the history, ended before leaders began to count; others may be pruned
 
 
 class VersionRemainder(Struct, frozen=True):
-    """What a version still has."""
+    """What is left of a version: the first few of each kind, and their numbers."""
 
-    jobs: tuple[str, ...] = ()  # the first few, and how many there are
+    jobs: tuple[str, ...] = ()
     job_count: int = 0
     runs: tuple[str, ...] = ()
     run_count: int = 0
@@ -75,14 +75,13 @@ class VersionOperations(OperationGroup):
     """List, compare and finish versions, and move jobs between them."""
 
     async def list_versions(self) -> list[Version]:
-        """Those that are there, with their figures and who leads them."""
+        """All versions, with their counts and leaders."""
         return await self._store.versions()
 
     async def move_jobs(self, ids: Sequence[str], to: int) -> dict[str, Answer]:
-        """Take jobs over into a version, with their due times, their memory and their live runs.
+        """Move jobs to another version, with their due times, memory and live runs.
 
-        Nothing fires twice and nothing is missed by it.  Raises `NotFound` for a job that is not there; the others are
-        moved.
+        No firing is doubled or missed.  Raises `NotFound` for a missing job; the others are moved.
         """
         check_version(to)
         answers: dict[str, Answer] = {}
@@ -96,7 +95,7 @@ class VersionOperations(OperationGroup):
         return answers
 
     async def compare(self, versions: Sequence[int], *, since_ms: int) -> list[VersionFigures]:
-        """How these versions did since then.  One that is finished can be asked for as long as anything tells of it."""
+        """Figures of these versions since then; also of a finished one, while its runs or counts are stored."""
         known = {version.number: version for version in await self._store.versions()}
         notes, _ = await as_far(self._store.notes(ENDS))
         figures = []
@@ -110,7 +109,7 @@ class VersionOperations(OperationGroup):
         return figures
 
     async def left_in(self, number: int) -> VersionRemainder:
-        """What stands against the end of a version."""
+        """What is left of a version, which keeps it from being finished."""
         counts = await self._store.of_version(check_version(number)).counts()
         where_jobs = JobFilter(scheduler_version=number)
         jobs, unreadable = await as_far(self._store.list_jobs(where_jobs, limit=NAMED_MAX))
@@ -127,7 +126,7 @@ class VersionOperations(OperationGroup):
         )
 
     async def finish_version(self, number: int) -> None:
-        """Forget a version that is done.  Raises `Conflict` while anything is left of it, and says what."""
+        """Delete a version.  Raises `Conflict` with what is left of it, if anything is."""
         left = await self.left_in(number)
         if left:
             raise Conflict(_in_words(number, left))
@@ -136,7 +135,7 @@ class VersionOperations(OperationGroup):
             return
         if number not in {version.number for version in await self._store.versions()}:
             raise NotFound("version", str(number), cure="`pollux migrate` lists them")
-        raise Conflict(f"version {number} still has a leader, or got something just now; stop it and try again")
+        raise Conflict(f"version {number} still has a leader, or got a job or run just now; stop it and try again")
 
     async def _ended(self, number: int, since_ms: int) -> tuple[list[Run], bool]:
         where = RunFilter(states=tuple(sorted(FINISHED)), scheduler_version=number, finished_after_ms=since_ms)
@@ -153,7 +152,7 @@ class VersionOperations(OperationGroup):
 
 
 def _figures(version: Version, counted: RunCounts, runs: Sequence[Run], *, is_cut: bool) -> VersionFigures:
-    """What the history has is at least true: also of the time before anybody counted, and of the last seconds."""
+    """The counts are at least those of the history, which covers also runs that leaders have not counted."""
     began = [run for run in runs if run.started_ms is not None]
     return VersionFigures(
         version=version.number,
@@ -175,7 +174,7 @@ def _figures(version: Version, counted: RunCounts, runs: Sequence[Run], *, is_cu
 
 
 def spread(times: Sequence[int]) -> Percentiles:
-    """By the nearest rank: each is a time that was taken, and of fewer than a hundred the second is the longest."""
+    """Percentiles by the nearest rank."""
     if not times:
         return Percentiles()
     ranked, count = sorted(times), len(times)
@@ -194,7 +193,7 @@ def _in_words(number: int, left: VersionRemainder) -> str:
         words.append(f"{counted(left.run_count, 'live run')} ({runs}): wait for them or cancel them")
     if left.nodes:
         words.append(f"nodes that serve it ({_named(left.nodes, len(left.nodes))}): stop them")
-    return f"version {number} is not done; it still has {'; '.join(words)}"
+    return f"version {number} is not finished; it still has {'; '.join(words)}"
 
 
 def _named(names: Sequence[str], count: int) -> str:
@@ -215,25 +214,25 @@ class StorageOperations(OperationGroup):
                 return
 
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
-        """Write dumped records where there are none of the same id; answers how many were new."""
+        """Write dumped records, except those whose id exists; returns how many were new."""
         new = await self._store.load(records)
         await self._audit.record_loaded(records, new)
         return new
 
     async def store_now(self) -> int:
-        """The store's clock, by which notes expire."""
+        """The time of the store's clock."""
         return await self._store.now()
 
-    async def kept(self, prefix: str) -> list[Note]:
-        """The notes under keys with this prefix."""
+    async def list_notes(self, prefix: str) -> list[Note]:
+        """The notes whose keys have this prefix."""
         return await self._store.notes(prefix)
 
-    async def keep(self, values: Mapping[str, Any], *, keep_ms: int, revision: int | None = None) -> bool:
-        """Write notes that expire after `keep_ms`; true if all were written.  `revision` as in `NotePut`."""
-        expires_ms = await self.store_now() + keep_ms
+    async def put_notes(self, values: Mapping[str, Any], *, ttl_ms: int, revision: int | None = None) -> bool:
+        """Write notes that expire after `ttl_ms`; true if all were written.  `revision` as in `NotePut`."""
+        expires_ms = await self.store_now() + ttl_ms
         puts = [NotePut(key, value, revision=revision, expires_ms=expires_ms) for key, value in values.items()]
         return all(answer is Answer.OK for answer in await self._store.put_notes(puts))
 
-    async def forget(self, keys: Sequence[str]) -> None:
+    async def delete_notes(self, keys: Sequence[str]) -> None:
         """Delete the notes of these keys."""
         await self._store.put_notes([NotePut(key) for key in keys])

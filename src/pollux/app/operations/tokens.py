@@ -23,19 +23,19 @@ from pollux.units import HOUR_MS, duration_ms, format_ms
 
 PREFIX = "pf_"
 RECORDS = "token:"
-BEGUN = "tokens-begun"  # a note: there were tokens once, so the first one is not made again
-ROLES = ("viewer", "operator", "admin")  # each may all that the ones before it may
+BEGUN = "tokens-begun"  # a note: tokens existed, so the first one is not made again
+ROLES = ("viewer", "operator", "admin")  # each includes the ones before it
 NOBODY = "nobody"  # the role of a token that cannot be read
 FIRST = "first"
 TOKENS_MAX = 1_000
 NAME_CHARS_MAX = 100
-USED_EVERY_MS = HOUR_MS  # how exactly it is known when a token was last used
+USED_EVERY_MS = HOUR_MS  # precision of the time of last use
 OVERLAP = "1h"
 _NAME = re.compile(rf"[\w.@:/ -]{{1,{NAME_CHARS_MAX}}}")
 
 
 class Token(Struct, frozen=True, omit_defaults=True):
-    """What may be known of a token; the token itself only its owner has."""
+    """A token without its secret."""
 
     id: str
     name: str
@@ -49,7 +49,7 @@ class Token(Struct, frozen=True, omit_defaults=True):
 
 
 class TokenRecord(Struct, frozen=True):
-    """A token as the store has it."""
+    """A token as it is stored."""
 
     token: Token
     hash: str  # SHA-256 of the whole token, in hexadecimal digits
@@ -57,7 +57,7 @@ class TokenRecord(Struct, frozen=True):
 
 
 class MadeToken(Struct, frozen=True):
-    """A new token: the one moment at which it can be seen."""
+    """A new token, with the secret that is shown only once."""
 
     secret: str  # pf_...
     token: Token
@@ -67,7 +67,7 @@ class TokenOperations(OperationGroup):
     """Create, list, revoke and rotate the tokens of the API."""
 
     async def create_token(self, role: str, *, name: str = "", expires: str | float | None = None) -> MadeToken:
-        """Make a token for a role; it is good for all nodes of the store at once."""
+        """Create a token for a role; all nodes of the store accept it at once."""
         now_ms = await self._store.now()
         expires_ms = None if expires is None else now_ms + _lasting(expires)
         if len(await self.token_records()) >= TOKENS_MAX:
@@ -75,35 +75,35 @@ class TokenOperations(OperationGroup):
             raise Conflict(f"there are {TOKENS_MAX:,} tokens", cure=cure)
         made = _made(secrets.token_hex(4), _name(name), _role(role), now_ms, expires_ms)
         if not await self._keep(made):
-            raise Conflict(f"the new token got the id {made.token.id}, which another one has", cure="try again")
+            raise Conflict(f"the id {made.token.id} of the new token exists already", cure="try again")
         return made
 
     async def needs_first_token(self) -> bool:
-        """Has this store never had any?  One that cannot be read was one."""
+        """Whether this store never had a token; unreadable ones count."""
         for prefix in (RECORDS, BEGUN):
             if any(await as_far(self._store.notes(prefix))):
                 return False
         return True
 
     async def first_token(self) -> MadeToken | None:
-        """The admin's token of a store that never had any; None if somebody has or had one."""
+        """Create an admin token if the store never had any token; else None."""
         if not await self.needs_first_token():
             return None
         made = _made(FIRST, FIRST, ROLES[-1], await self._store.now(), None)
-        return made if await self._keep(made) else None  # another node was quicker
+        return made if await self._keep(made) else None  # None: another node was faster
 
     async def list_tokens(self) -> list[Token]:
-        """All of them, by when they were made; one that cannot be read lets nobody in, and can be revoked by its id."""
+        """All tokens, oldest first; an unreadable one is never accepted, and can be revoked by its id."""
         records, odd = await self._records()
         found = [*(record.token for record in records), *(Token(each, ILLEGIBLE, NOBODY, 0) for each in odd)]
         return sorted(found, key=lambda token: (token.made_ms, token.id))
 
     async def token_records(self) -> list[TokenRecord]:
-        """With their hashes: for whoever lets people in."""
+        """The readable tokens with their hashes, for authentication."""
         return (await self._records())[0]
 
     async def _records(self) -> tuple[list[TokenRecord], list[str]]:
-        """Those that can be read, and the ids of those that cannot."""
+        """The readable ones, and the ids of the others."""
         notes, unreadable = await as_far(self._store.notes(RECORDS))
         found, odd = [], [each.name.removeprefix(RECORDS) for each in unreadable]
         for note in notes:
@@ -114,25 +114,22 @@ class TokenOperations(OperationGroup):
         return found, odd
 
     async def revoke_token(self, ref: str) -> Token:
-        """Take a token back, by its id or its name; every node refuses it within seconds."""
+        """Revoke a token by its id or name; every node refuses it within seconds."""
         token = _chosen(await self.list_tokens(), ref)
         puts = [NotePut(f"{RECORDS}{token.id}"), NotePut(BEGUN, await self._store.now())]
         await self._store.put_notes(puts, audit=self._audit.first_on_record("token revoke", token.id, _words(token)))
         return token
 
     async def rotate_token(self, ref: str, *, overlap: str | float = OVERLAP) -> MadeToken:
-        """A new token in place of another; the old one stays good for the `overlap`, so that nobody is shut out.
-
-        What the old one was to end at the new one is, too.
-        """
+        """Replace a token by a new one with the same expiry; the old one stays valid for the `overlap`."""
         now_ms = await self._store.now()
         old = _chosen(await self.list_tokens(), ref)
         record = next((each for each in await self.token_records() if each.token.id == old.id), None)
         if record is None:
-            cure = f"take it away and make a new one: `pollux token revoke {old.id}`, `pollux token create`"
+            cure = f"revoke it and create a new one: `pollux token revoke {old.id}`, `pollux token create`"
             raise Conflict(f"token {old.id} was removed, or {ILLEGIBLE}", cure=cure)
         if old.is_over(now_ms):
-            cure = f"make a new one: `pollux token create --role {old.role}`"
+            cure = f"create a new one: `pollux token create --role {old.role}`"
             raise Conflict(f"token {old.id} has expired", cure=cure)
         ends_ms = now_ms + read_at("overlap", duration_ms, overlap)
         ending = msgspec.structs.replace(old, expires_ms=min(ends_ms, old.expires_ms or ends_ms))
@@ -142,19 +139,19 @@ class TokenOperations(OperationGroup):
         audit = self._audit.first_on_record("token rotate", old.id, _words(old, words))
         answers = await self._store.put_notes(puts, audit=audit)
         if Answer.CONFLICT in answers:
-            if answers[1] is Answer.OK:  # else it has the id of another token, which stays
+            if answers[1] is Answer.OK:  # else its id is that of another token, which stays
                 await self._store.put_notes([NotePut(f"{RECORDS}{made.token.id}")])
             raise Conflict(f"token {old.id} was changed meanwhile", cure="try again")
         return made
 
     async def tokens_used(self, records: Sequence[TokenRecord]) -> None:
-        """These were used now; it is written down if the last time is not of this hour."""
+        """Store the time of use of these tokens, if the stored one is of an earlier hour."""
         now_ms = await self._store.now()
         for record in records:
             if now_ms - (record.token.used_ms or 0) >= USED_EVERY_MS:
                 used = msgspec.structs.replace(record.token, used_ms=now_ms - now_ms % USED_EVERY_MS)
                 put = _put(msgspec.structs.replace(record, token=used))
-                await self._store.put_notes([put])  # a conflict: somebody else did, or it went
+                await self._store.put_notes([put])  # a conflict: another node did, or it was revoked
 
     async def _keep(self, made: MadeToken) -> bool:
         audit = self._audit.on_record("token create", made.token.id, _words(made.token))
@@ -162,7 +159,7 @@ class TokenOperations(OperationGroup):
 
 
 def hash_of(secret: str) -> str:
-    """What the store may know of a token; it has 256 thrown bits, so a quick hash is enough."""
+    """The stored hash of a token; it has 256 random bits, so a fast hash is enough."""
     return sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
@@ -172,7 +169,7 @@ def id_of(secret: str) -> str:
 
 def _made(token_id: str, name: str, role: str, made_ms: int, expires_ms: int | None) -> MadeToken:
     secret = f"{PREFIX}{token_id}_{secrets.token_urlsafe(32)}"
-    HIDDEN.add(secret)  # whatever this process says from now on, it does not say this
+    HIDDEN.add(secret)  # it is masked in all output of this process
     return MadeToken(secret, Token(token_id, name or token_id, role, made_ms, expires_ms))
 
 
@@ -192,7 +189,7 @@ def _words(token: Token, more: str = "") -> str:
 def _record(note: Note) -> TokenRecord:
     value = dict(note.value)
     token = msgspec.convert(value, Token)
-    if token.used_ms is not None and token.used_ms < token.made_ms:  # the hour in which it was made began before
+    if token.used_ms is not None and token.used_ms < token.made_ms:  # it is rounded down to the hour
         token = msgspec.structs.replace(token, used_ms=token.made_ms)
     return TokenRecord(token=token, hash=value.get("hash", ""), revision=note.revision)
 
@@ -203,7 +200,7 @@ def _chosen(tokens: Sequence[Token], ref: str) -> Token:
         raise NotFound("token", ref, cure="`pollux token ls` lists them")
     if len(found) > 1:
         ids = ", ".join(token.id for token in found[:5])
-        raise Conflict(f"{len(found)} tokens have the name {ref!r}: {ids}", cure="say which by its id")
+        raise Conflict(f"{len(found)} tokens have the name {ref!r}: {ids}", cure="name one by its id")
     return found[0]
 
 
@@ -223,5 +220,5 @@ def _name(name: object) -> str:
 def _lasting(expires: str | float) -> int:
     ms = read_at("expires", duration_ms, expires)
     if ms <= 0:
-        raise InvalidInput("it would never be good", where="expires", cure='give it some time, like "30d"')
+        raise InvalidInput("it would never be valid", where="expires", cure='give it some time, like "30d"')
     return ms

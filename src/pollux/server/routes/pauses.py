@@ -149,14 +149,16 @@ async def resume(context: RequestContext, query: StopQuery) -> StopGone:
 @routes.get("/api/v2/breakers", Role.VIEWER)
 async def list_breakers(context: RequestContext) -> BreakerList:
     """List circuit breakers; none before this version supports them."""
-    notes = await context.operations.storage.kept(BREAKER)
+    notes = await context.operations.storage.list_notes(BREAKER)
     return BreakerList([_breaker(note) for note in notes])
 
 
 @routes.post("/api/v2/breakers/{name}/reset", Role.OPERATOR)
 async def reset_breaker(context: RequestContext, name: str) -> BreakerReset:
     """Close a circuit breaker, so that its target is tried again now."""
-    if not any(note.key == f"{BREAKER}{name}" for note in await context.operations.storage.kept(f"{BREAKER}{name}")):
+    if not any(
+        note.key == f"{BREAKER}{name}" for note in await context.operations.storage.list_notes(f"{BREAKER}{name}")
+    ):
         raise NotFound("breaker", name, cure="GET /api/v2/breakers lists them")
     await context.operations.pauses.reset_breaker(name)
     return BreakerReset("the breaker is closed", name)
