@@ -59,16 +59,10 @@ class BatchDecoder(Generic[Read, T]):
         self._cause = self._cause or error
         self._unreadable.append(Unreadable(name, why(error), version, due_ms))
 
-    @property
-    def count(self) -> int:
-        """The number of those that could not be decoded so far."""
-        return len(self._unreadable)
-
-    def answer(self, rest: Answered, *, first: int | None = None) -> Answered:
-        """The answer, if all of it was decoded; a call that read past its end reports the `first` so many only."""
-        reported = self._unreadable[:first]
-        if reported:
-            raise Illegible(self._kind, reported, rest) from self._cause
+    def answer(self, rest: Answered) -> Answered:
+        """The answer, if all of it was decoded; else `Illegible` with the rest."""
+        if self._unreadable:
+            raise Illegible(self._kind, self._unreadable, rest) from self._cause
         return rest
 
 

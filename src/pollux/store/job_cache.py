@@ -69,8 +69,3 @@ def _current(job: Job, row: Row) -> Job:
     return replace(
         job, scheduler_version=row[6], revision=row[1], next_due_ms=row[2], last_due_ms=row[3], memory=memory
     )
-
-
-class JobReading(JobDecoder):  # gone once every store is a backend
-    def __init__(self, cache: JobCache) -> None:
-        super().__init__(cache.job)
