@@ -30,8 +30,9 @@ LEFT = "version 99 has no job, no live run and no node; if it is done: pollux mi
 
 
 @pytest.fixture
-def pollux(tmp_path):
+def pollux(tmp_path, monkeypatch):
     """A store with a job, and a node of version 3 that seems alive."""
+    monkeypatch.setattr("pollux.app.declarations.program_words", lambda: "")  # cures would name how pytest was started
     url = f"sqlite:///{tmp_path}/p.db"
 
     async def made():
