@@ -16,11 +16,12 @@ import click
 from click.core import ParameterSource
 
 from pollux.cli.command_table import USAGE
-from pollux.cli.options import config_option, json_option
+from pollux.cli.options import app_option, config_option, json_option
 from pollux.cli.output import clean, notice, print_json
 from pollux.cli.runner import TeachingCommand, complain_all
 from pollux.cli.target import (
     answer_of,
+    app_argument,
     ask,
     config_path,
     find_code_here,
@@ -47,20 +48,13 @@ as_option = click.option(
 @click.command(cls=TeachingCommand)
 @click.argument("file", required=False, type=click.Path())
 @config_option("The config; else ./pollux.yaml.")
-@click.option("--app", metavar="MODULE:ATTRIBUTE", envvar="POLLUX_APP", help="A Pollux of your own code.")
+@app_option("A Pollux of your own code.")
 @click.option("--store", metavar="URL", help="Compare with this store; also POLLUX_STORE.")
 @click.option("--diff", is_flag=True, help="Show what a start would change in the store.")
 @as_option
 @json_option
 def check(
-    file: str | None,
-    config: str | None,
-    app: str | None,
-    store: str | None,
-    as_file: str | None,
-    *,
-    diff: bool,
-    as_json: bool,
+    file: str | None, config: str | None, store: str | None, as_file: str | None, *, diff: bool, as_json: bool
 ) -> int:
     """Look for every mistake in a config or in an app of your own; import the code; change nothing.
 
@@ -78,7 +72,7 @@ def check(
       pollux check --app monitor:app --diff
     """
     config = _named_once(file, config)
-    path = config_path(config)
+    path, app = config_path(config), app_argument()
     _refuse_unfit(path, app, as_file, diff=diff)
     if diff:
         refuse_url(store, "check --diff compares with the store itself (`pollux reload --dry-run` asks a node)")

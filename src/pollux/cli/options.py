@@ -14,7 +14,7 @@ from pollux.config.settings import OPTIONS, flag
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+store_option = click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE.")
 
 
 def applied(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
@@ -37,7 +37,7 @@ def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
         run,
         url_options,
         config_option("The config file that names the store."),
-        click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE."),
+        store_option,
         app_option("The store of a Pollux in your own code."),
     )
 
@@ -63,7 +63,7 @@ def url_options(command: _Command) -> _Command:
             help="For that node; @FILE reads it from a file; also POLLUX_TOKEN.",
         ),
         click.option(
-            "--verbose", is_flag=True, expose_value=False, callback=_remembers(VERBOSE), help="Say who answers."
+            "--verbose", is_flag=True, expose_value=False, callback=_remembers(VERBOSE), help="Name what is asked."
         ),
     )
 
@@ -107,7 +107,7 @@ def node_options(command: _Command) -> _Command:
     return applied(
         command,
         click.option("--app", metavar="MODULE:ATTRIBUTE", help="A Pollux of your own code."),
-        click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE."),
+        store_option,
         click.option("--seats", type=click.IntRange(1, 10_000), metavar="N", help="Runs at the same time."),
         click.option("--release", type=click.IntRange(0), metavar="N", help="The number of this release of your code."),
         click.option("--scheduler-version", metavar="N", help="Which deployment on the store it belongs to; 2."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -24,6 +24,7 @@ from pollux.cli.output import (
     span,
 )
 from pollux.cli.runner import TeachingCommand
+from pollux.cli.selection import job_filter
 from pollux.cli.target import (
     StoreChoice,
     Target,
@@ -37,6 +38,8 @@ from pollux.cli.target import (
 from pollux.config import load_config
 from pollux.errors import InvalidInput
 from pollux.model import Job
+from pollux.store.contract import JobFilter
+from pollux.store.filters import job_fits
 from pollux.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, counted, duration_ms, format_moment, moment_ms, zone_of
 
 if TYPE_CHECKING:
@@ -72,9 +75,7 @@ class ForecastBasis(NamedTuple):
 @click.option("--at", metavar="MOMENT", help="From then on, like 2030-03-31T00:00:00+01:00; without it from now on.")
 @click.option("--tz", metavar="ZONE", help="Show times in this zone instead of the machine's.")
 @click.option("--job", "job_id", metavar="ID", help="Only this job.")
-@click.option("--group", metavar="G", help="Only jobs of this group.")
-@click.option("--target", metavar="T", help="Only jobs of this target.")
-@click.option("--tag", metavar="TAG", help="Only jobs with this tag.")
+@job_filter
 @click.option("--limit", type=click.IntRange(0, 10_000), default=20, show_default=True, help="Firings listed at most.")
 @json_option
 @url_options
@@ -85,9 +86,10 @@ def plan(
     at: str | None,
     tz: str | None,
     limit: int,
+    job_id: str | None,
     *,
     as_json: bool,
-    **choice: str | None,
+    **parts: Any,
 ) -> None:
     """Show what fires in the next hours: the first firings, and how many there are per minute.
 
@@ -103,7 +105,7 @@ def plan(
     """
     from pollux.app.forecast import foretell
 
-    zone = local_zone() if tz is None else tz
+    zone, selected = local_zone() if tz is None else tz, JobFilter(**parts)
     zone_of(zone)
     now = now_ms()
     basis = _basis(config, store, now if at is None else moment_ms(at))
@@ -116,7 +118,7 @@ def plan(
         to_ms=end,
         rows_max=limit,
         zones=(zone,),
-        choose=_chooser(**choice),
+        choose=lambda job: job_id in (None, job.id) and job_fits(job, selected),
     )
     if as_json:
         print_json(_as_json(forecast, basis, zone))
@@ -165,23 +167,6 @@ def _window(at: str | None, duration: str, now: int, *, is_stored: bool) -> tupl
         what = f"{at} is past, and a store plans from now on"
         raise InvalidInput(what, where="--at", cure="give a moment to come; what was is in `pollux runs`")
     return start, start + length
-
-
-def _chooser(
-    job_id: str | None, group: str | None, target: str | None, tag: str | None
-) -> Callable[[Job], bool] | None:
-    if job_id is None and group is None and target is None and tag is None:
-        return None
-
-    def choose(job: Job) -> bool:
-        return (
-            job_id in (None, job.id)
-            and group in (None, job.group)
-            and target in (None, job.target)
-            and (tag is None or tag in job.tags)
-        )
-
-    return choose
 
 
 # for people

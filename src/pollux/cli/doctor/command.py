@@ -14,10 +14,10 @@ import click
 from pollux.cli.command_table import FAILED
 from pollux.cli.command_table import OK as FINE
 from pollux.cli.doctor.finding import FAIL, OK, WARN, DoctorFinding, fail, of_health, ok
-from pollux.cli.options import config_option, json_option, url_options
+from pollux.cli.options import app_option, config_option, json_option, store_option, url_options
 from pollux.cli.output import clean, now_ms, print_json
 from pollux.cli.runner import TeachingCommand
-from pollux.cli.target import ask_target, config_path, live_socket, node_url, socket_of, sqlite_path
+from pollux.cli.target import app_argument, ask_target, config_path, live_socket, node_url, socket_of, sqlite_path
 from pollux.config import Config
 from pollux.errors import PolluxError
 from pollux.model import Node
@@ -32,13 +32,11 @@ _COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 
 @click.command(cls=TeachingCommand)
 @config_option("The config; else ./pollux.yaml.")
-@click.option("--store", metavar="URL", help="The store, like sqlite:///pollux.db; also POLLUX_STORE.")
-@click.option(
-    "--app", metavar="MODULE:ATTRIBUTE", envvar="POLLUX_APP", help="A Pollux of your own code, and its store."
-)
+@store_option
+@app_option("A Pollux of your own code, and its store.")
 @json_option
 @url_options
-def doctor(config: str | None, store: str | None, app: str | None, *, as_json: bool) -> int:
+def doctor(config: str | None, store: str | None, *, as_json: bool) -> int:
     """Check the machine, the config and the store; print what is wrong with each, and the cure.
 
     Nothing is changed, and no process is disturbed.  The exit code is 1 if something failed; warnings do not count.
@@ -50,7 +48,7 @@ def doctor(config: str | None, store: str | None, app: str | None, *, as_json: b
       pollux doctor --app monitor:app
       pollux doctor --store sqlite:////var/lib/pollux/pollux.db --json
     """
-    findings = list(_look(config_path(config), store, app))
+    findings = list(_look(config_path(config), store, app_argument()))
     counts = {level: sum(finding.level == level for finding in findings) for level in (OK, WARN, FAIL)}
     if as_json:
         print_json({"findings": findings, "counts": counts})
