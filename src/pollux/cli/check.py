@@ -62,8 +62,8 @@ def check(
     functions that a child process must find.
 
     Problems are printed with file, line and cure; the exit code is 2.  Warnings, like a password that is written out,
-    do not change the exit code.  With --diff a valid config is compared with the store: + is added, ~ changes,
-    - goes.  One that has the jobs of another file is compared as the next text of that.
+    do not change the exit code.  With --diff a valid config is compared with the store: + added, ~ changed,
+    - removed.  One that has the jobs of another file is compared as the next text of that.
 
     For example:
       pollux check

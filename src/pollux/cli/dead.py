@@ -98,7 +98,7 @@ def show(run_id: str, where: StoreChoice, *, as_json: bool) -> None:
 @json_option
 @store_options
 def revive(choice: Selection, where: StoreChoice, *, as_json: bool) -> int:
-    """Let dead letters run again, with all their attempts.  By id, or by what they are.
+    """Let dead letters run again, with all their attempts.  By id, or by filter.
 
     For example:
       pollux dead revive home@1790000000000
@@ -123,7 +123,7 @@ def revive(choice: Selection, where: StoreChoice, *, as_json: bool) -> int:
 @json_option
 @store_options
 def drop(choice: Selection, where: StoreChoice, *, as_json: bool) -> None:
-    """Forget dead letters for good.  By id, or by what they are.
+    """Forget dead letters for good.  By id, or by filter.
 
     For example:
       pollux dead drop home@1790000000000

@@ -145,7 +145,7 @@ def show(job_id: str, where: StoreChoice, *, as_json: bool) -> None:
 @json_option
 @store_options
 def run(choice: Selection, params: str | None, where: StoreChoice, *, anyway: bool, as_json: bool) -> int:
-    """Run jobs now, in spite of their schedule or a pause.  By id, or by what they are.
+    """Run jobs now, in spite of their schedule or a pause.  By id, or by filter.
 
     For example:
       pollux jobs run home

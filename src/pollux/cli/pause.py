@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.5
 PAGE = 1_000
 NO_JOBS = "there are no such jobs"
-reason_option = click.option("--reason", default="", help="Shown to everybody who asks why.")
+reason_option = click.option("--reason", default="", help="Shown by `pollux why`.")
 
 
 class PauseScope(NamedTuple):
@@ -285,7 +285,7 @@ def trigger(where: StoreChoice, *, as_json: bool) -> int:
     """Let the leader plan now, wherever it is, and print what that fired and released.
 
     Where several versions share the store the leader of each is asked, and named with its version.
-    Nothing fires before its time: what is due, and what waits for something that has come, goes out.
+    Nothing fires before its time: due jobs fire, and held runs are released if nothing holds them any more.
 
     For example:
       pollux trigger

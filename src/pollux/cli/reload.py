@@ -55,11 +55,11 @@ _T = TypeVar("_T")
 
 
 @click.command(cls=TeachingCommand)
-@click.option("--dry-run", is_flag=True, help="Only say what would change.")
-@click.option("--rollback", is_flag=True, help="Put the text before back into the file, and make it hold.")
+@click.option("--dry-run", is_flag=True, help="Only print what would change.")
+@click.option("--rollback", is_flag=True, help="Put the text before back into the file, and apply it.")
 @click.option("--to", metavar="DIGEST", help="With --rollback: the text of this digest; a few characters will do.")
 @click.option("--versions", is_flag=True, help="List the texts of the file that were applied.")
-@click.option("--replace", is_flag=True, help="Also where most jobs go, or those that a living node declares.")
+@click.option("--replace", is_flag=True, help="Also if most jobs are removed, or jobs that a living node declares.")
 @as_option
 @json_option
 @store_options
@@ -74,12 +74,12 @@ def reload(
     replace: bool,
     as_json: bool,
 ) -> None:
-    """Read the config file again and make it hold: + is added, ~ changes, - goes, ! needs a restart.
+    """Read the config file again and apply it: + added, ~ changed, - removed, ! needs a restart.
 
     Everything is checked before anything is written: a file with a mistake changes nothing, and the exit code is 2.
     Jobs that did not change keep their due times and their memory; jobs that came by API or code stay.  A node that
-    runs does it itself (it also watches its file, and hears SIGHUP); without one the jobs are written to the store,
-    which is made if it is not there yet.
+    runs does it itself (it also watches its file, and reloads on SIGHUP); without one the jobs are written to the
+    store, which is made if it is not there yet.
     With --dry-run -c a node is asked what another text would change, before that is put into its file.
 
     A text whose set of jobs the file never had is refused (exit code 1) if it would take away jobs which a living node

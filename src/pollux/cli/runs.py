@@ -152,7 +152,7 @@ def show(run_id: str, where: StoreChoice, *, is_followed: bool, as_json: bool) -
 @json_option
 @store_options
 def cancel(choice: Selection, states: tuple[str, ...], reason: str, where: StoreChoice, *, as_json: bool) -> int:
-    """Cancel runs: waiting ones at once, running ones by request.  By id, or by what they are.
+    """Cancel runs: waiting ones at once, running ones by request.  By id, or by filter.
 
     For example:
       pollux runs cancel home@1790000000000

@@ -79,8 +79,8 @@ def serve(config: str | None, *, watch: bool | None, verbose: bool, replace: boo
     A set of jobs is refused at the same release if it would take away jobs of a file beside a living node that has
     others, more than half of an app's jobs beside such a node, or more than half of all (and at least five) in any
     case: give it a name, a higher release, or once --replace.  A set that this file or app had before (the last 20
-    are remembered) may take most jobs away, but none from a living node.  Whether such a node still beats is waited
-    for, up to 48 s; one that beats ends this start with 1, a dead one leaves its place to it.
+    are remembered) may take most jobs away, but none from a living node.  The start waits up
+    to 48 s for a heartbeat of such a node: if one comes, it ends with exit code 1, else it takes its place.
 
     For example:
       pollux serve -c pollux.yaml

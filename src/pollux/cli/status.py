@@ -213,9 +213,9 @@ def ls(after: int | None, before: int | None, limit: int, where: StoreChoice, *,
 @json_option
 @store_options
 def verify(mark: str, where: StoreChoice, *, as_json: bool) -> int:
-    """Walk the log: each line carries the hash over itself and the line before.  Names the first that does not fit.
+    """Walk the log: each line carries the hash over itself and the line before.  Names the first that does not match.
 
-    Old lines are pruned, so the first that is left is believed.  Lines cut off at the end leave a whole chain: keep the
+    Old lines are pruned, so the first that is left is trusted.  Lines cut off at the end leave a whole chain: keep the
     mark of the last line somewhere else, and give it to the next walk.
 
     For example:

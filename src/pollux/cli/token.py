@@ -95,7 +95,7 @@ def _used(used_ms: int | None, *, now: int) -> str:
 @json_option
 @store_options
 def create(role: str, name: str, expires: str | None, where: StoreChoice, *, as_json: bool) -> None:
-    """Make a token and show it: this once.
+    """Make a token and show it, only now.
 
     For example:
       pollux token create --role viewer --name grafana

@@ -39,7 +39,7 @@ def _version_filter(command: _Command) -> _Command:
 def move(choice: Selection, to: int, where: StoreChoice, *, dry_run: bool, as_json: bool) -> None:
     """Move jobs to another version of your deployment on the same store: one, some or all.
 
-    Each goes at once and whole: next due, memory, and runs that wait or run.  Nothing fires twice, nothing is missed.
+    Each moves as a whole: next due, memory, and runs that wait or run.  Nothing fires twice, nothing is missed.
 
     For example:
       pollux jobs move home --to-version 2
