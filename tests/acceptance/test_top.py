@@ -148,7 +148,7 @@ async def test_the_header_tells_who_is_there_and_what_waits(path):
                 "1 node",
                 f"led by n1 (term {term.number})",
                 "running 0 on 8 seats",
-                "ready 1",
+                "queued 1",
                 "held 1",
                 "jobs 2",
                 "oldest ready run",

@@ -49,7 +49,7 @@ _STATES = {
 
 def counts_of(counts: Counts, *, seats: int | None = None) -> Text:
     running = _count(counts.leased) if seats is None else f"{_count(counts.leased)} on {seats} seats"
-    text = Text(f"jobs {_count(counts.jobs)}  running {running}  ready {_count(counts.ready)}  ")
+    text = Text(f"jobs {_count(counts.jobs)}  running {running}  queued {_count(counts.ready)}  ")
     text.append(f"held {_count(counts.held)}  ", "yellow" if counts.held else "")
     return text.append(f"dead {_count(counts.dead)}  ", "red" if counts.dead else "")
 

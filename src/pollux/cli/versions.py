@@ -201,7 +201,7 @@ def ls(where: StoreChoice, *, as_json: bool) -> None:
 VERSION_COLUMNS: Columns[Version] = {
     "version": lambda each: each.number,
     "jobs": lambda each: each.counts.jobs,
-    "ready": lambda each: each.counts.ready,
+    "queued": lambda each: each.counts.ready,
     "held": lambda each: each.counts.held,
     "running": lambda each: each.counts.leased,
     "unread": lambda each: each.counts.feed,
