@@ -1,5 +1,5 @@
 -- Faults of the records and their repair, a page at a time.
-local call, text, pad, put, drop = op.call, op.text, op.pad, writes.put, writes.drop
+local call, text, pad, zadd, hset, zrem = op.call, op.text, op.pad, writes.zadd, writes.hset, writes.zrem
 
 local function ends_in_feed(version)
   local ends = 0
@@ -42,9 +42,9 @@ register.write("mend_counts", "allow-oom", function()
     for _, kind in ipairs({ "history", "failed" }) do
       local there = call("ZCARD", runs.history_key(job, kind))
       if there > 0 then
-        put("zset", op.keys.counters, runs.counter_name(job, kind), there)
+        zadd(op.keys.counters, runs.counter_name(job, kind), there)
       else
-        drop("zset", op.keys.counters, runs.counter_name(job, kind))
+        zrem(op.keys.counters, runs.counter_name(job, kind))
       end
     end
   end
@@ -81,17 +81,17 @@ register.write("mend_jobs", "allow-oom", function()
     local kind = call("TYPE", op.keys.job .. id).ok
     local job = kind == "hash" and jobs.read(id)
     if job then
-      put("zset", op.keys.jobs, id, 0)
+      zadd(op.keys.jobs, id, "0")
       if job.next and job.on then
-        put("zset", op.keys_in(job.v).due, pad(job.next) .. id, 0)
+        zadd(op.keys_in(job.v).due, pad(job.next) .. id, "0")
       end
     elseif kind == "none" then
-      drop("zset", op.keys.jobs, id)
+      zrem(op.keys.jobs, id)
     end
   end
   for _, member in ipairs(op.args.dues) do
     if not is_due_of(jobs.read(string.sub(member, 16)), member) then
-      drop("zset", op.keys_in(op.args.version).due, member)
+      zrem(op.keys_in(op.args.version).due, member)
     end
   end
   return true
@@ -116,7 +116,7 @@ register.write("mend_members", "allow-oom", function()
   for _, member in ipairs(op.args.members) do
     local run = places.run_at(string.sub(member, op.args.begins))
     if not run or not places.is_of(run, op.args.key, member) then
-      drop("zset", op.args.key, member)
+      zrem(op.args.key, member)
       gone = gone + 1
     end
   end
@@ -181,13 +181,13 @@ register.write("mend_runs", "allow-oom", function()
     local run = places.run_at(id)
     if run then
       for _, place in ipairs(places.all(run)) do
-        drop("zset", place[1], place[2])
+        zrem(place[1], place[2])
       end
       for _, place in ipairs(places.of(run)) do
-        put("zset", place[1], place[2], place[3])
+        zadd(place[1], place[2], place[3])
       end
       if runs.is_live(run) and run.key and not writes.field_of(op.keys.unique, run.key) then
-        put("hash", op.keys.unique, run.key, id)
+        hset(op.keys.unique, run.key, id)
       end
       mended = mended + 1
     end

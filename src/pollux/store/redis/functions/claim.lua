@@ -1,6 +1,6 @@
 -- Lease up to `limit` runs to `node`, after taking back the leases that ended.
 local call, text, DEFAULT = op.call, op.text, op.DEFAULT
-local put, drop, check, flush = writes.put, writes.drop, writes.check, writes.flush
+local zadd, zrem, check, flush = writes.zadd, writes.zrem, writes.check, writes.flush
 local count_of, set_count = writes.count_of, writes.set_count
 local TAKE_BACK_MAX = 1000 -- leases that one call takes back, and runs it shows; the next call goes on
 local JUMP_MS = 1000
@@ -72,7 +72,7 @@ local function cut_leases()
     local run = runs.read(id)
     if run and run.st == "leased" and run.til > now + run.len then
       run.til = now + run.len
-      put("zset", leases, id, run.til)
+      zadd(leases, id, run.til)
       runs.touch(run)
     end
   end
@@ -96,7 +96,7 @@ local function show(latest)
     for n = 1, #ahead, 2 do
       local run = runs.read(runs.id_in_queue(ahead[n]))
       local visible = tonumber(ahead[n + 1]) - back
-      put("zset", queue, ahead[n], visible)
+      zadd(queue, ahead[n], visible)
       if run then
         run.vis = visible
         runs.touch(run)
@@ -145,19 +145,18 @@ local function take_back(can_reclaim)
       if run and run.st == "leased" then
         feed.add_end(run, lose(run))
       else
-        drop("zset", leases, id)
+        zrem(leases, id)
       end
     end
     op.sound[leases] = true
   end
 end
 
-local function lease(run, entry)
-  local args = op.args
-  local fence, til = (run.fence or 0) + 1, op.now + args.lease_ms
-  run.st, run.fence, run.tok, run.own = "leased", fence, args.token .. ":" .. text(fence), args.node
-  run.til, run.len, run.ent, run.prog, run.q, run.why = til, args.lease_ms, entry, nil, nil, nil
-  put("zset", op.here.leases, run.id, til)
+local function lease(run, entry, til)
+  local args, fence = op.args, (run.fence or 0) + 1
+  run.st, run.fence, run.tok, run.own = "leased", fence, args.token .. ":" .. fence, args.node
+  run.til, run.len, run.ent, run.prog, run.q, run.why = op.now + args.lease_ms, args.lease_ms, entry, nil, nil, nil
+  zadd(op.here.leases, run.id, til)
   runs.touch(run)
 end
 
@@ -190,10 +189,10 @@ local function take_from(claim, pr)
     for _, place in ipairs(places) do
       local run, body = run_at(claim, place)
       if not run or run.st ~= "ready" then
-        drop("zset", queue, place)
+        zrem(queue, place)
         op.part.leaving[pr] = op.part.leaving[pr] + 1
       elseif job_of(claim, run) then
-        drop("zset", queue, place)
+        zrem(queue, place)
         claim.unfit[run.id] = op.unread_fields[run.id]
         run.st, run.pr = "leased", pr -- should it stand elsewhere, too: it takes one entry, of this stream
         ids[#ids + 1] = run.id
@@ -226,7 +225,7 @@ end
 
 -- Entries cannot be put back as they were, so all that could still be refused is looked at before.
 local function lease_all(claim, lots)
-  local here, node, had = op.here, op.args.node, {}
+  local here, node, had, til = op.here, op.args.node, {}, text(op.now + op.args.lease_ms)
   check(here.leases, "zset")
   check(here.bell_runs, "stream")
   for pr = 1, 3 do
@@ -238,7 +237,7 @@ local function lease_all(claim, lots)
     local pr, first, last, is_empty = unpack(lot, 1, 4)
     local entries = last >= first and streams.take(pr, last - first + 1, node)
     for n = first, last do
-      lease(op.runs[claim.ids[n]], entries[n - first + 1])
+      lease(op.runs[claim.ids[n]], entries[n - first + 1], til)
     end
     if is_empty and had[pr] > 0 then
       streams.drop_surplus(pr, node)
@@ -345,7 +344,7 @@ register.write("renew", "allow-oom", function()
     if run and run.st == "leased" and run.tok == token then
       local version = run.v or DEFAULT
       run.til, run.len = op.now + lease_ms, lease_ms
-      put("zset", op.keys_in(version).leases, id, run.til)
+      zadd(op.keys_in(version).leases, id, run.til)
       if progress ~= "" then
         run.prog = progress
       end

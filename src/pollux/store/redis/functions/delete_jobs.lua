@@ -48,7 +48,7 @@ register.write("finish", "allow-oom", function()
   for _, id in ipairs(ids) do
     local left = jobs.unfinished(id)
     if not left then
-      writes.drop("hash", unfinished, id)
+      writes.hdel(unfinished, id)
     elseif left[3] then
       local count, has_more = runs.end_waiting(id, left[2], left[1], left[3], op.args.limit - looked)
       looked, is_more = looked + count, is_more or has_more

@@ -2,7 +2,7 @@
 -- memory.
 local jobs = { GONE = "its job was deleted" }
 local call, text, pad, DEFAULT = op.call, op.text, op.pad, op.DEFAULT
-local put, drop, field_of, check = writes.put, writes.drop, writes.field_of, writes.check
+local zadd, hset, zrem, hdel, field_of, check = writes.zadd, writes.hset, writes.zrem, writes.hdel, writes.field_of, writes.check
 local GONE_MAX = 100000 -- deleted jobs whose revision and last due are remembered
 local COLUMNS = { "rev", "next", "last", "mem", "def", "v" }
 
@@ -81,11 +81,11 @@ function jobs.set_times(job, next_due, last_due)
   if job.next ~= next_due then
     local due = op.keys_in(job.v).due
     if job.next and job.on then
-      drop("zset", due, pad(job.next) .. job.id)
+      zrem(due, pad(job.next) .. job.id)
     end
     job.fields.next = next_due and text(next_due) or ""
     if next_due and job.on then
-      put("zset", due, pad(next_due) .. job.id, 0)
+      zadd(due, pad(next_due) .. job.id, "0")
     end
     job.next = next_due
   end
@@ -94,7 +94,7 @@ function jobs.set_times(job, next_due, last_due)
     job.last = last_due
   end
   if job.once and last_due and not next_due then
-    put("zset", op.keys.spent, job.id, last_due)
+    zadd(op.keys.spent, job.id, last_due)
   end
 end
 
@@ -131,20 +131,20 @@ function jobs.add(id, new, rev, next_due, last_due, memory, version)
   if memory then
     job.fields.mem = memory
   end
-  put("zset", op.keys.jobs, id, 0)
+  zadd(op.keys.jobs, id, "0")
   jobs.set_times(job, next_due, last_due)
 end
 
 -- what is left of a deleted job: no due time fires again in its place
 function jobs.remember(job)
-  put("hash", op.keys.tombs, job.id, text(job.rev) .. ":" .. (job.last and text(job.last) or ""))
-  put("zset", op.keys.tombs_order, job.id, writes.next_seq())
+  hset(op.keys.tombs, job.id, text(job.rev) .. ":" .. (job.last and text(job.last) or ""))
+  zadd(op.keys.tombs_order, job.id, writes.next_seq())
   op.remembered = op.remembered + 1
   if call("ZCARD", op.keys.tombs_order) + op.remembered - op.forgotten > GONE_MAX then
     local oldest = call("ZRANGE", op.keys.tombs_order, op.forgotten, op.forgotten)[1]
     if oldest then
-      drop("hash", op.keys.tombs, oldest)
-      drop("zset", op.keys.tombs_order, oldest)
+      hdel(op.keys.tombs, oldest)
+      zrem(op.keys.tombs_order, oldest)
       op.forgotten = op.forgotten + 1
     end
   end
@@ -156,18 +156,18 @@ function jobs.recall(id)
   if not gone then
     return 0, false
   end
-  drop("hash", op.keys.tombs, id)
-  drop("zset", op.keys.tombs_order, id)
+  hdel(op.keys.tombs, id)
+  zrem(op.keys.tombs_order, id)
   local rev, last = string.match(gone, "^(%d+):(%-?%d*)")
   return tonumber(rev) or 0, tonumber(last) or false
 end
 
 function jobs.drop(job)
   if job.next and job.on then
-    drop("zset", op.keys_in(job.v).due, pad(job.next) .. job.id)
+    zrem(op.keys_in(job.v).due, pad(job.next) .. job.id)
   end
-  drop("zset", op.keys.jobs, job.id)
-  drop("zset", op.keys.spent, job.id)
+  zrem(op.keys.jobs, job.id)
+  zrem(op.keys.spent, job.id)
   jobs.count(job.v, -1)
   op.jobs[job.id], op.job_versions[job.id] = { id = job.id, is_gone = true, fields = {} }, false
   jobs.remember(job)

@@ -2,7 +2,7 @@
 -- of which jobs there are more is answered and noted, with the place of the last one that came, and they are the caller's to
 -- bring, by calls with `after`.
 local call, text, DEFAULT = op.call, op.text, op.DEFAULT
-local put, drop = writes.put, writes.drop
+local hset, hdel = writes.hset, writes.hdel
 
 -- an entry by its number and by when its first end was: see `Ended.mark`
 local function mark_of(number, ended)
@@ -51,7 +51,7 @@ end
 local function leave_be(id, to)
   local noted = jobs.unfinished(id)
   if noted and not noted[3] and noted[2] == to then
-    drop("hash", op.keys.unfinished, id)
+    hdel(op.keys.unfinished, id)
   end
 end
 
@@ -91,9 +91,9 @@ register.write("move_jobs", "allow-oom", function()
     if is_more then
       local last = places[#places] or ""
       rest[#rest + 1] = { id, last }
-      put("hash", op.keys.unfinished, id, cmsgpack.pack({ last, to }))
+      hset(op.keys.unfinished, id, cmsgpack.pack({ last, to }))
     else
-      drop("hash", op.keys.unfinished, id)
+      hdel(op.keys.unfinished, id)
     end
     left = left - #places
     return not is_more

@@ -9,7 +9,7 @@ function moves.move(run, to)
   op.enter(to)
   if state == "leased" then
     run.own, run.til, run.len = owner, til, len
-    writes.put("zset", op.here.leases, run.id, til)
+    writes.zadd(op.here.leases, run.id, til)
     op.came_leased[#op.came_leased + 1] = run
   else
     runs.stand(run, state, visible)

@@ -1,6 +1,6 @@
 -- Nodes, terms, versions, and the wake-up of all that wait.
 local call, text, DEFAULT = op.call, op.text, op.DEFAULT
-local check, put, drop = writes.check, writes.put, writes.drop
+local check, hset, hdel = writes.check, writes.hset, writes.hdel
 local TERMS_LOST_MAX = 1000
 
 -- nodes that are over go; answers those that live
@@ -11,7 +11,7 @@ local function drop_dead()
     if all[n] == op.args.id or (node and node[1] > op.now) then
       living[all[n]] = true
     else
-      drop("hash", op.keys.nodes, all[n])
+      hdel(op.keys.nodes, all[n])
     end
   end
   return living
@@ -36,14 +36,14 @@ end
 register.write("beat", "allow-oom", function()
   local args, now = op.args, op.now
   if args.ttl_ms == 0 then
-    drop("hash", op.keys.nodes, args.id)
+    hdel(op.keys.nodes, args.id)
     return true
   end
   local before = call("HGET", op.keys.nodes, args.id)
   before = before and versions.node_of(before)
   local was_known = before and before[1] > now and before[3] == args.handlers and (before[6] or DEFAULT) == args.version
   local living = drop_dead()
-  put("hash", op.keys.nodes, args.id, cmsgpack.pack({ now + args.ttl_ms, args.seats, args.handlers, args.node, now,
+  hset(op.keys.nodes, args.id, cmsgpack.pack({ now + args.ttl_ms, args.seats, args.handlers, args.node, now,
     args.version }))
   versions.use(args.version)
   if not was_known then

@@ -1,7 +1,7 @@
 -- Notes: a packed value each in one hash; `notes:keys` orders the keys, `notes:ends` their expiry.
 local notes = {}
 local call, text = op.call, op.text
-local put, drop, count_of, set_count = writes.put, writes.drop, writes.count_of, writes.set_count
+local zadd, hset, zrem, hdel, count_of, set_count = writes.zadd, writes.hset, writes.zrem, writes.hdel, writes.count_of, writes.set_count
 local SWEPT_MAX = 1000 -- expired notes that one operation removes
 
 local function mark_stop(key)
@@ -23,20 +23,20 @@ end
 function notes.set(key, value, ends, rev)
   local count = math.max(count_of("notes") + 1, rev)
   set_count("notes", count)
-  put("hash", op.keys.notes, key, text(rev > 0 and rev or count) .. ":" .. (ends and text(ends) or "") .. ":" .. value)
-  put("zset", op.keys.note_keys, key, 0)
+  hset(op.keys.notes, key, text(rev > 0 and rev or count) .. ":" .. (ends and text(ends) or "") .. ":" .. value)
+  zadd(op.keys.note_keys, key, "0")
   if ends then
-    put("zset", op.keys.note_ends, key, ends)
+    zadd(op.keys.note_ends, key, ends)
   else
-    drop("zset", op.keys.note_ends, key)
+    zrem(op.keys.note_ends, key)
   end
   mark_stop(key)
 end
 
 local function drop_note(key)
-  drop("hash", op.keys.notes, key)
-  drop("zset", op.keys.note_keys, key)
-  drop("zset", op.keys.note_ends, key)
+  hdel(op.keys.notes, key)
+  zrem(op.keys.note_keys, key)
+  zrem(op.keys.note_ends, key)
   mark_stop(key)
 end
 

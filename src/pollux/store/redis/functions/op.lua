@@ -113,7 +113,7 @@ function op.begin(key, packed)
   local args = cmsgpack.unpack(packed)
   args.v = args.v or DEFAULT
   op.args, op.keys, op.now = args, keys_of(string.sub(key, 1, -5)), args.now or server_time()
-  op.parts, op.here, op.part, op.at_new_part = {}, nil, nil, nil
+  op.parts, op.part_count, op.here, op.part, op.at_new_part = {}, 0, nil, nil, nil
   op.gathered = {} -- batches of sorted sets and hashes, by key: see `writes`
   op.sound = {} -- keys that are of the right type
   op.undos = {} -- what `writes.flush` has written over, the last one last; false: nothing is undone from here on
@@ -154,22 +154,23 @@ function op.enter(version)
   op.here = op.keys_in(version)
   op.part = part or new_part()
   if not part then
-    op.parts[version] = op.part
+    op.parts[version], op.part_count = op.part, op.part_count + 1
     if op.at_new_part then
       op.at_new_part()
     end
   end
 end
 
--- in each version that this operation has been in
+-- in each version that this operation has been in, mostly one
 function op.each_part(work)
+  if op.part_count == 1 then
+    return work()
+  end
   local before, versions = op.here.version, {}
   for version in pairs(op.parts) do
     versions[#versions + 1] = version
   end
-  if versions[2] then
-    table.sort(versions)
-  end
+  table.sort(versions)
   for _, version in ipairs(versions) do
     op.enter(version)
     work()

@@ -1,5 +1,5 @@
 -- Remove finished runs, ended once-jobs and old audit lines, no more than `limit` of them together.  Answers how many went.
-local call, text, pad, drop = op.call, op.text, op.pad, writes.drop
+local call, text, pad, zrem = op.call, op.text, op.pad, writes.zrem
 local LOOK_MAX = 1000 -- once-jobs that are looked at in one call
 
 -- it ended with its last run; if no run taught the leader anything, or its memory cannot be read, when it was due
@@ -34,7 +34,7 @@ register.write("prune", "allow-oom", function()
         runs.forget(run)
         gone = gone + 1
       else
-        drop("zset", history, places[n])
+        zrem(history, places[n])
       end
     end
   end
@@ -61,7 +61,7 @@ register.write("prune", "allow-oom", function()
       local excess = math.min(left(), tonumber(found[n + 1]) + (op.counter_changes[name] or 0) - keep)
       local places = excess > 0 and call("ZRANGE", writes.flush(history), 0, excess - 1) or {}
       if excess > 0 and #places == 0 then -- the counter is wrong: there is none
-        drop("zset", keys.counters, name)
+        zrem(keys.counters, name)
       end
       forget_at(history, places, left())
     end

@@ -53,7 +53,7 @@ local function replace(new, stored)
   end
   local next_due, last_due = stored.next, stored.last
   jobs.set_times(stored, false, false)
-  writes.drop("zset", op.keys.spent, new.id)
+  writes.zrem(op.keys.spent, new.id)
   jobs.define(stored, new, stored.rev + 1)
   jobs.set_times(stored, next_due, last_due)
   return { "ok", stored.rev, "", "" }

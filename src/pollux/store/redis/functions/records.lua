@@ -1,6 +1,6 @@
 -- The audit log, notes and feed as rows; records that were dumped; removal of what is old.
 local call, text = op.call, op.text
-local put, drop, check = writes.put, writes.drop, writes.check
+local check = writes.check
 
 -- The oldest entries.  Those that the caller has read before come without their text; one that is not of our making comes
 -- with an empty text, and all that it says.

@@ -3,7 +3,7 @@
 -- leased; finished, it is in a history.  All functions move runs by `admit`, `put_back`, `finish` and `forget` alone.
 local runs = {}
 local call, text, pad, pad_seq, is_of, DEFAULT = op.call, op.text, op.pad, op.pad_seq, op.is_of, op.DEFAULT
-local put, drop, field_of, next_seq = writes.put, writes.drop, writes.field_of, writes.next_seq
+local zadd, hset, zrem, hdel, field_of, next_seq = writes.zadd, writes.hset, writes.zrem, writes.hdel, writes.field_of, writes.next_seq
 local count_of, set_count = writes.count_of, writes.set_count
 local TRIED_MAX = 5
 
@@ -92,9 +92,9 @@ function runs.unpacked(id, state)
     or not is_of("number", run.due) then
     return false
   end
-  for field, value in pairs(run) do
+  for field, value in next, run do
     local kind = KINDS[field]
-    if kind and not is_of(kind, value) then
+    if kind and (type(value) ~= kind or (kind == "number" and (value % 1 ~= 0 or value >= 1e15 or value <= -1e15))) then
       run[field] = nil
       local before = op.unread_fields[id]
       op.unread_fields[id] = (before and before .. ", " or "") .. field
@@ -144,18 +144,23 @@ writes.writers[#writes.writers + 1] = {
   check = function() end, -- it was read, or there is none
   write = function()
     local gone, bodies, packed, beginning = {}, op.bodies, op.packed, op.keys.run
-    for id, run in pairs(op.touched) do
+    local set, pack = redis.call, cmsgpack.pack
+    for id, run in next, op.touched do
       if not run then
         gone[#gone + 1] = beginning .. id
       else
-        run.id, run.pr = nil, run.pr ~= 2 and run.pr or nil
-        local state = cmsgpack.pack(run)
-        run.id, run.pr = id, run.pr or 2
+        local pr = run.pr
+        run.id = nil
+        if pr == 2 then
+          run.pr = nil
+        end
+        local state = pack(run)
+        run.id, run.pr = id, pr
         packed[id] = state
         if bodies[id] then
-          call("HSET", beginning .. id, "s", state, "b", bodies[id])
+          set("HSET", beginning .. id, "s", state, "b", bodies[id])
         else
-          call("HSET", beginning .. id, "s", state)
+          set("HSET", beginning .. id, "s", state)
         end
       end
     end
@@ -184,13 +189,13 @@ function runs.stand(run, state, visible)
   local part, here = op.part, op.here
   run.st = state
   if state == "held" then
-    put("zset", here.held, runs.by_due(run), 0)
+    zadd(here.held, runs.by_due(run), "0")
     return
   end
   local q = next_seq()
   part.ready_change = part.ready_change + 1
   run.vis, run.q = visible, q
-  put("zset", here.queues[run.pr], pad_seq(q) .. run.id, visible)
+  zadd(here.queues[run.pr], pad_seq(q) .. run.id, visible)
   if visible <= op.now then
     part.coming[run.pr] = part.coming[run.pr] + 1
   end
@@ -201,12 +206,12 @@ function runs.step_out(run)
   op.enter(run.v or DEFAULT)
   local part, here = op.part, op.here
   if run.st == "leased" then
-    drop("zset", here.leases, run.id)
+    zrem(here.leases, run.id)
     streams.spend(run.pr, run.ent)
   elseif run.st == "held" then
-    drop("zset", here.held, runs.by_due(run))
+    zrem(here.held, runs.by_due(run))
   else
-    drop("zset", here.queues[run.pr], pad_seq(run.q) .. run.id)
+    zrem(here.queues[run.pr], pad_seq(run.q) .. run.id)
     part.ready_change = part.ready_change - 1
     if run.vis <= op.now then
       part.leaving[run.pr] = part.leaving[run.pr] + 1
@@ -222,11 +227,11 @@ function runs.admit(run)
   run.v = version ~= DEFAULT and version or nil
   run.n = next_seq()
   if run.key then
-    put("hash", keys.unique, run.key, id)
+    hset(keys.unique, run.key, id)
   end
   local place = pad(run.due) .. id
-  put("zset", keys.live, place, 0)
-  put("zset", keys.live_of .. run.job, place, 0)
+  zadd(keys.live, place, "0")
+  zadd(keys.live_of .. run.job, place, "0")
   runs.stand(run, run.st, run.vis)
   op.runs[id], op.touched[id] = run, run
 end
@@ -253,8 +258,8 @@ end
 -- finished runs stand by (when they finished, in which order)
 function runs.add_to_history(run)
   local kind, place = runs.history_kind(run), runs.by_end(run)
-  put("zset", runs.class_key(run), place, 0)
-  put("zset", runs.history_key(run.job, kind), place, 0)
+  zadd(runs.class_key(run), place, "0")
+  zadd(runs.history_key(run.job, kind), place, "0")
   if kind ~= "dead" then
     count_finished(run.job, kind, 1)
   end
@@ -264,8 +269,8 @@ end
 -- take a finished run out of its history
 function runs.drop_from_history(run)
   local kind, place = runs.history_kind(run), runs.by_end(run)
-  drop("zset", runs.class_key(run), place)
-  drop("zset", runs.history_key(run.job, kind), place)
+  zrem(runs.class_key(run), place)
+  zrem(runs.history_key(run.job, kind), place)
   if kind ~= "dead" then
     count_finished(run.job, kind, -1)
   end
@@ -292,11 +297,11 @@ function runs.finish(run, state, finished)
   local keys = op.keys
   runs.step_out(run)
   if run.key and field_of(keys.unique, run.key) == run.id then
-    drop("hash", keys.unique, run.key)
+    hdel(keys.unique, run.key)
   end
-  local place = runs.by_due(run)
-  drop("zset", keys.live, place)
-  drop("zset", keys.live_of .. run.job, place)
+  local place = pad(run.due) .. run.id
+  zrem(keys.live, place)
+  zrem(keys.live_of .. run.job, place)
   run.st, run.fin, run.n, run.pq = state, finished, nil, next_seq()
   runs.add_to_history(run)
 end
@@ -351,9 +356,9 @@ function runs.end_waiting(id, upto, after, why, limit)
   end
   local is_more = #places == limit and call("ZLEXCOUNT", live, after and "(" .. after or "-", "+") > 0
   if is_more then
-    put("hash", op.keys.unfinished, id, cmsgpack.pack({ after, upto, why }))
+    hset(op.keys.unfinished, id, cmsgpack.pack({ after, upto, why }))
   else
-    drop("hash", op.keys.unfinished, id)
+    hdel(op.keys.unfinished, id)
   end
   return #places, is_more
 end

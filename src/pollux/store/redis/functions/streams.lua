@@ -46,7 +46,8 @@ end
 -- the entry of a run that is leased no more
 function streams.spend(pr, entry)
   if entry then
-    table.insert(op.part.spent[pr], entry)
+    local spent = op.part.spent[pr]
+    spent[#spent + 1] = entry
   end
 end
 

@@ -51,7 +51,7 @@ end
 -- of one that has a feed but is not used yet
 function versions.note(version)
   if version ~= DEFAULT and op.used[version] == nil and not call("HGET", op.keys.versions, version) then
-    writes.put("hash", op.keys.versions, text(version), "0")
+    writes.hset(op.keys.versions, text(version), "0")
   end
 end
 

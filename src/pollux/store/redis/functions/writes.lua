@@ -5,11 +5,6 @@ local writes = { writers = {} } -- what modules write at the end: each checks it
 local call, text, DEFAULT = op.call, op.text, op.DEFAULT
 local ARGUMENTS_MAX = 4000 -- of one command
 local SEAL = "move:seal" -- the note of a store that must not be changed
-local COMMANDS = {
-  zset = { function(...) call("ZADD", ...) end, function(...) call("ZREM", ...) end },
-  hash = { function(...) call("HSET", ...) end, function(...) call("HDEL", ...) end },
-}
-
 function writes.check(key, kind)
   if op.sound[key] then
     return
@@ -27,24 +22,41 @@ local function in_parts(command, key, arguments)
   end
 end
 
+local function send_zadd(...)
+  return call("ZADD", ...)
+end
+
+local function send_zrem(...)
+  return call("ZREM", ...)
+end
+
+local function send_hset(...)
+  return call("HSET", ...)
+end
+
+local function send_hdel(...)
+  return call("HDEL", ...)
+end
+
+local function write_hash(key, batch)
+  local drops, puts = {}, {}
+  for field in pairs(batch.drops) do
+    drops[#drops + 1] = field
+  end
+  for field, value in pairs(batch.puts) do
+    puts[#puts + 1] = field
+    puts[#puts + 1] = value
+  end
+  in_parts(send_hdel, key, drops)
+  in_parts(send_hset, key, puts)
+end
+
 local function write(key, batch)
-  local drops, puts, n = {}, {}, 0
-  for member in pairs(batch.drops) do
-    n = n + 1
-    drops[n] = member
+  if batch.kind == "hash" then
+    return write_hash(key, batch)
   end
-  n = 0
-  local is_zset = batch.kind == "zset"
-  for member, value in pairs(batch.puts) do
-    if is_zset then
-      puts[n + 1], puts[n + 2] = value, member
-    else
-      puts[n + 1], puts[n + 2] = member, value
-    end
-    n = n + 2
-  end
-  in_parts(COMMANDS[batch.kind][2], key, drops)
-  in_parts(COMMANDS[batch.kind][1], key, puts)
+  in_parts(send_zrem, key, batch.drops)
+  in_parts(send_zadd, key, batch.puts)
 end
 
 local function batch_of(kind, key)
@@ -53,34 +65,82 @@ local function batch_of(kind, key)
   return batch
 end
 
--- a member and its score in a sorted set, or a field and its value in a hash
-function writes.put(kind, key, member, value)
-  local batch = op.gathered[key] or batch_of(kind, key)
-  batch.puts[member] = value
+-- A batch of a sorted set is two lists as they go to the server, of scores and members to add and of members to remove first.
+-- `places` says where a member is that is to be added: made as soon as one is removed after it was added.
+local function forget_add(batch, member)
+  local puts, places = batch.puts, batch.places
+  if not places then
+    places = {}
+    for n = 2, #puts, 2 do
+      places[puts[n]] = n
+    end
+    batch.places = places
+  end
+  local place, last = places[member], #puts
+  if place then
+    puts[place - 1], puts[place] = puts[last - 1], puts[last]
+    places[puts[place]] = place
+    puts[last - 1], puts[last], places[member] = nil, nil, nil
+  end
 end
 
-function writes.drop(kind, key, member)
-  local batch = op.gathered[key] or batch_of(kind, key)
-  batch.puts[member] = nil
-  batch.drops[member] = true
+-- a member and its score
+function writes.zadd(key, member, score)
+  local batch = op.gathered[key] or batch_of("zset", key)
+  local puts = batch.puts
+  local last = #puts
+  local places = batch.places
+  if places and places[member] then
+    puts[places[member] - 1] = score
+    return
+  end
+  puts[last + 1], puts[last + 2] = score, member
+  if places then
+    places[member] = last + 2
+  end
+end
+
+function writes.zrem(key, member)
+  local batch = op.gathered[key] or batch_of("zset", key)
+  if batch.puts[1] then
+    forget_add(batch, member)
+  end
+  local drops = batch.drops
+  drops[#drops + 1] = member
+end
+
+-- a field of a hash and its value
+function writes.hset(key, field, value)
+  local batch = op.gathered[key] or batch_of("hash", key)
+  batch.puts[field] = value
+end
+
+function writes.hdel(key, field)
+  local batch = op.gathered[key] or batch_of("hash", key)
+  batch.puts[field], batch.drops[field] = nil, true
 end
 
 -- how the members of a batch stand by now, as a batch that brings it back
 local function standing(key, batch)
-  local members, before = {}, { kind = batch.kind, puts = {}, drops = {} }
-  for member in pairs(batch.drops) do
-    members[#members + 1] = member
+  local is_hash, members, before = batch.kind == "hash", {}, { kind = batch.kind, puts = {}, drops = {} }
+  for each, other in pairs(batch.drops) do
+    members[#members + 1] = is_hash and each or other
   end
-  for member in pairs(batch.puts) do
-    members[#members + 1] = member
+  for each, other in pairs(batch.puts) do
+    if is_hash or each % 2 == 0 then
+      members[#members + 1] = is_hash and each or other
+    end
   end
   in_parts(function(_, ...)
     local asked = { ... }
-    for n, value in ipairs(call(batch.kind == "zset" and "ZMSCORE" or "HMGET", key, ...)) do
-      if value then
-        before.puts[asked[n]] = value
+    for n, value in ipairs(call(is_hash and "HMGET" or "ZMSCORE", key, ...)) do
+      if is_hash then
+        before[value and "puts" or "drops"][asked[n]] = value or true
+      elseif value then
+        before.puts[#before.puts + 1] = value
+        before.puts[#before.puts + 1] = asked[n]
       else
-        before.drops[asked[n]] = true
+        before.drops[#before.drops + 1] = asked[n]
       end
     end
   end, key, members)
