@@ -22,7 +22,7 @@ EDITED = (
 )
 AUDITED = "tests/acceptance/test_api_audit.py::"
 CUT_OFF = "tests/acceptance/test_store_move_resume.py::"
-SEALED = "tests/acceptance/test_store_moved_away.py::"
+SEALED = "tests/acceptance/test_moved_store.py::"
 
 
 def sabotage(name: str, broken: str, *patches: Patch, tests: tuple[str, ...]) -> Sabotage:

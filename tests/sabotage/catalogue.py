@@ -35,12 +35,12 @@ BACK = "tests/unit/test_plan_clock.py::"
 UNREAD = "tests/runtime/test_unread_ends.py::"
 ALONE = "tests/unit/test_plan_single_start.py::"
 ENDS_ONCE = "tests/unit/test_plan_ends_once.py::"
-DRAIN = "tests/chaos/test_drain.py::"
+DRAIN = "tests/chaos/test_drain_signals.py::"
 CLOCK = "tests/chaos/test_clock.py::"
 SWEEP = (
     "tests/chaos/test_failpoints.py::test_a_crash_at_any_failpoint_and_the_same_call_again_is_as_if_nothing_happened"
 )
-SET_RIGHT = "tests/runtime/test_clock_set_right.py::"
+SET_RIGHT = "tests/runtime/test_clock_correction.py::"
 RIGHT_AFTER = "test_the_due_time_right_after_fires_on_time_where_a_catch_up_run_would_still_be_live"
 JUMP = CLOCK + "test_a_jump_of_the_wall_clock_loses_nothing_doubles_nothing_and_steals_no_living_lease[{}-+1h]"
 
@@ -263,7 +263,7 @@ FIRINGS = (
     sabotage(
         "S4.sqlite",
         "a plan of an old term is written",
-        Patch("store/sqlite/plan.py", "if not is_current(tx, term):", "if term < 0:"),
+        Patch("store/sqlite/plan.py", "if not await is_current(tx, term):", "if term < 0:"),
         tests=(SQLITE + "test_an_old_term_writes_nothing",),
     ),
     sabotage(
@@ -275,7 +275,7 @@ FIRINGS = (
     sabotage(
         "S4.two-sqlite",
         "a term is given to whoever asks, though another holds it",
-        Patch("store/sqlite/nodes.py", "if is_vacant or holder == node_id:", "if is_vacant or node_id:"),
+        Patch("store/relational/nodes.py", "if is_vacant or holder == node_id:", "if is_vacant or node_id:"),
         tests=(SQLITE + "test_the_second_to_ask_is_told_who_leads",),
     ),
     sabotage(
@@ -443,14 +443,13 @@ WRITES = (
         "a settlement and its follow-ups are two transactions",
         Patch(
             "store/sqlite/store.py",
-            "        return await self._write_at(now_ms, settle, "
-            "[prepare(settlement) for settlement in settlements])\n",
+            "        return await self._write(now_ms, settle, [prepare(settlement) for settlement in settlements])\n",
             """        prepared = [prepare(settlement) for settlement in settlements]
         bare = [one._replace(follow_ups=()) for one in prepared]
-        answers = await self._write_at(now_ms, settle, bare)
+        answers = await self._write(now_ms, settle, bare)
         rows = [row for one in prepared for row in one.follow_ups]
         if rows:
-            await self._write(lambda tx: run_verbs.accept(tx, rows, run_verbs.versions_of(tx, rows)))
+            await self.send(self.lanes().writer, lambda tx: runs.accept(tx, rows, runs.versions_of(tx, rows)))
         return answers
 """,
         ),

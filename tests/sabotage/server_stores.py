@@ -10,7 +10,7 @@ from tests.sabotage.copy import Patch, Sabotage
 REDIS = "tests/conformance/test_redis.py::TestRedisStore::"
 POSTGRES = "tests/conformance/test_postgres.py::TestPostgresStore::"
 WHOLE = "tests/store/test_settle_atomicity.py::"
-TWIN = "tests/store/test_late_twin.py::"
+TWIN = "tests/store/test_run_cache.py::"
 ENQUEUED = "tests/store/test_postgres_enqueue.py::"
 OFFERS = "tests/store/test_redis_pipelined_claim.py::"
 FAILOVER = "tests/store/test_redis_failover.py::"
@@ -354,7 +354,7 @@ ON_POSTGRES = (
     sabotage(
         "S4.two-postgres",
         "a term is given to whoever asks, though another holds it",
-        Patch("store/postgres/nodes.py", "if is_vacant or holder == node_id:", "if is_vacant or node_id:"),
+        Patch("store/relational/nodes.py", "if is_vacant or holder == node_id:", "if is_vacant or node_id:"),
         Patch("store/postgres/queries/nodes.sql", "AND holder NOT IN ('', $3::text)", "AND holder = ''"),
         tests=(POSTGRES + LEADS,),
     ),
@@ -429,7 +429,7 @@ ON_POSTGRES = (
     sabotage(
         "silent.postgres",
         "a settlement does not tell the leader",
-        Patch("store/postgres/settle.py", "        self.tx.tell_ends(self.ends)\n", ""),
+        Patch("store/postgres/settle.py", "        self.tx.add_ends(self.ends)\n", ""),
         Patch("store/postgres/queries/settle.sql", "$10::bytea FROM sure\n", "$10::bytea FROM sure WHERE false\n"),
         tests=(POSTGRES + TOLD,),
     ),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.sabotage.copy import Patch, Sabotage
 
-NAME = "tests/runtime/test_one_name.py::"
+NAME = "tests/runtime/test_source_conflicts.py::"
 PLAN = "tests/unit/test_plan_reconcile.py::"
-FIRST = "tests/runtime/test_producer_first.py::"
+FIRST = "tests/runtime/test_enqueue_declares.py::"
 TAKES = "a text of the same name deletes the jobs of a living node"
 
 

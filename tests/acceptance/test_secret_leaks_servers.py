@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 
 from tests.acceptance.terminal import SameProcess, Terminal, eventually
-from tests.acceptance.test_canary import Echo, all_that_the_api_shows, ask, leaks, port, processes  # noqa: F401  a fixture
+from tests.acceptance.test_secret_leaks import Echo, all_that_the_api_shows, ask, leaks, port, processes  # noqa: F401  a fixture
 from tests.servers.ports import free_port
 from tests.servers.postgres import QUICK, PostgresServer
 from tests.servers.redis import RedisServer
