@@ -177,7 +177,7 @@ def test_keys_of_another_format_are_told(pollux, server):
 
 def test_every_command_of_the_scripts_has_a_shape_that_the_server_can_judge():
     used = commands_used(wait=True)
-    assert {"XADD", "HSET", "EVALSHA", "XREADGROUP", "WAIT", "XREAD"} <= set(used)
+    assert {"XADD", "HSET", "FCALL", "XREADGROUP", "WAIT", "XREAD"} <= set(used)
     assert set(_SHAPES) <= set(used), "nothing that nobody sends"
 
 

@@ -15,7 +15,7 @@ from pollux.store.contract import Store
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.store import PostgresStore
 from pollux.store.redis import RedisStore
-from pollux.store.redis.scripts import script
+from pollux.store.redis.library import library
 from tests.faults.proxy import Proxy
 from tests.servers import postgres, redis
 
@@ -36,7 +36,7 @@ class Backend(NamedTuple):
 
 
 def _redis_plans(request: bytes) -> bool:
-    return script("advance").sha.encode() in request
+    return library().full_name("advance").encode() in request
 
 
 def _postgres_plans(request: bytes) -> bool:

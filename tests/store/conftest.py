@@ -28,7 +28,7 @@ def start():
 @pytest.fixture
 def only_rings(monkeypatch):
     """Nobody who waits looks by itself meanwhile: what is heard was rung, however long it took."""
-    monkeypatch.setattr("pollux.store.redis.handle.LOOK_AGAIN_MS", 3_600_000)
+    monkeypatch.setattr("pollux.store.redis.store.LOOK_AGAIN_MS", 3_600_000)
     monkeypatch.setattr("pollux.store.postgres.wakeup.LOOK_AGAIN_MS", 3_600_000)
 
 

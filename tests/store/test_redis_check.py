@@ -13,7 +13,7 @@ from pollux.store.redis import RedisStore
 from pollux.store.redis.address import read_address
 from pollux.store.redis.check import check, repair
 from pollux.store.redis.inspect import lacking
-from pollux.store.redis.scripts import KEYS
+from pollux.store.redis.library import KEYS
 from pollux.testing.conformance.builders import T0, a_run
 from tests.acceptance.move_world import populate
 from tests.acceptance.terminal import SameProcess

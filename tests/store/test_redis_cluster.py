@@ -11,7 +11,7 @@ from pollux.model import Done
 from pollux.store.contract import Answer
 from pollux.store.redis import RedisStore
 from pollux.store.redis.address import read_address
-from pollux.store.redis.scripts import KEYS
+from pollux.store.redis.library import KEYS
 from pollux.store.redis.topology import route_to
 from pollux.testing.conformance.builders import T0, a_run, claim, given, given_jobs, ids, settlement
 from tests.acceptance.terminal import Terminal
@@ -112,13 +112,13 @@ async def test_a_node_that_hangs_is_passed_over_and_asked_last_from_then_on(node
     try:
         await store.open()
         assert len(asked) == 1
-        await store._link._doubt()
+        await store.backend.link()._doubt()
         await given(store, a_run("a"))
         assert ids(await claim(store, 1)) == ["a"]
         assert len(asked) == 1
 
         waiting = asyncio.create_task(store.claim(node="n", token="t", limit=1, lease_ms=30_000, wait_ms=60_000))
-        await hears_again(store._runs_ear)
+        await hears_again(store.backend.runs_listener)
         await given(store, a_run("b", due_ms=0))
         assert ids((await waiting).runs) == ["b"]
     finally:
@@ -238,7 +238,7 @@ async def test_a_primary_is_killed_and_its_replica_takes_over_under_load(nodes):
 
     try:
         await Load(store).during(fail)
-        assert store._link.homes.lost == 0
+        assert store.backend.link().homes.lost == 0
     finally:
         await store.close()
 

@@ -39,11 +39,11 @@ async def test_a_call_that_is_cut_off_before_its_answer_leaves_no_connection_beh
     calling.cancel()
     await asyncio.wait({calling})
 
-    assert not store._link._lines - set(store._link._free)
+    assert not store.backend.link()._lines - set(store.backend.link()._free)
 
 
 async def test_a_connection_that_is_made_while_the_handle_closes_is_not_left_open(store, monkeypatch):
-    link = store._link
+    link = store.backend.link()
     find = Halt(answer=await link._route.find())
     await link._doubt()
     monkeypatch.setattr(link._route, "find", find)

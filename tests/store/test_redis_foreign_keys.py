@@ -27,8 +27,8 @@ from pollux.model import (
     RetryAt,
 )
 from pollux.store.contract import JobPut, Pruning
-from pollux.store.redis.script_calls import pruning_of
-from pollux.store.redis.scripts import script, verbs
+from pollux.store.redis.codec import pruning_of
+from pollux.store.redis.library import library
 from pollux.store.redis.server import FORMAT
 from pollux.testing.conformance.builders import (
     LEASE_MS,
@@ -47,7 +47,6 @@ from pollux.testing.conformance.builders import (
     settlement,
 )
 from tests.servers.redis import own_url, shared_url
-from tests.store.test_redis_fast_path import FOREIGN
 from tests.store.test_redis_streams import opened, prefix
 
 
@@ -78,7 +77,7 @@ GOES_ON = {"enqueue": TAKEN, "advance": TAKEN, "load": TAKEN, "claim": NO_RUN, "
 
 
 def writers():
-    return [verb for verb in verbs() if script(verb).writes and not verb.endswith("_plain")]
+    return sorted(library().writing)
 
 
 @pytest.mark.parametrize("verb", writers())
@@ -148,7 +147,7 @@ async def lost_leases(store):
     for priority in (1, 2, 3):
         await given(store, a_run(f"next-{priority}", f"job-{priority}", priority=priority))
         await given(store, a_run(f"other-{priority}", f"other-{priority}", priority=priority))
-    await store._link._over(lambda line: line.ask("DEL", f"{store._address.prefix}:job:other-1"))
+    await store.backend.link()._over(lambda line: line.ask("DEL", f"{store.backend.address.prefix}:job:other-1"))
     return lambda: store.claim(node="n", token="t", limit=8, lease_ms=9, now_ms=T0 + LEASE_MS)
 
 
@@ -181,7 +180,7 @@ async def all_kinds_of_waste(store):
         dead_max=0,
         log_max=1,
     )
-    return lambda: store._run("prune", **pruning_of(what, 100))
+    return lambda: store.backend.calls()("prune", **pruning_of(what, 100))
 
 
 async def a_crowd_to_move(store):
@@ -245,7 +244,7 @@ async def test_a_call_that_is_refused_for_a_key_that_it_comes_upon_late_has_writ
     halves = {}
     for key in keys:
         async with opened(own_url("foreign")) as store:
-            ask, mine = await prepare(store), store._address.prefix
+            ask, mine = await prepare(store), store.backend.address.prefix
             await redis.delete(f"{mine}:{key}")
             await redis.set(f"{mine}:{key}", "something of somebody else's")
             before = await dumped(redis, mine)
@@ -293,7 +292,7 @@ async def touched_by(redis, store, ask):
                 is_written = await writes(redis, words)
                 for key in await keys_of(redis, words):
                     touched[key] = touched.get(key, False) or is_written
-    return {key.removeprefix(f"{store._address.prefix}:"): is_written for key, is_written in touched.items()}
+    return {key.removeprefix(f"{store.backend.address.prefix}:"): is_written for key, is_written in touched.items()}
 
 
 async def writes(redis, words):
@@ -311,8 +310,6 @@ async def keys_of(redis, words):
 
 
 def test_every_script_that_writes_is_tried():
-    plain = [verb for verb in verbs() if verb.endswith("_plain")]
-    assert [verb for verb in plain if verb.removesuffix("_plain") not in FOREIGN] == []
     assert sorted({*LOOKED_AT, *GOES_ON} - set(writers())) == []
 
 
@@ -335,7 +332,7 @@ async def prepared(store):
     await store.of_version(4).beat(Node("other", scheduler_version=4), ttl_ms=9_000, now_ms=T0)
     new = [(kind, data | {"id": f"new-{data['id']}"}) for kind, data in page.records if kind == "run"]
     new += [("note", msgspec.to_builtins(Note("m", 1, 1))), ("log", msgspec.to_builtins(AuditLine(9, "a", "b", "c")))]
-    run, mine = store._link.run, store._address.prefix
+    run, mine = store.backend.link().run, store.backend.address.prefix
     calls = {
         "enqueue": lambda: store.enqueue([fresh, gated], now_ms=T0),
         "claim": lambda: store.claim(node="n", token="t", limit=5, lease_ms=9, now_ms=T0),
@@ -354,8 +351,7 @@ async def prepared(store):
         "elect": lambda: store.elect("leader", ttl_ms=9_000, now_ms=T0),
         "resign": lambda: store.resign("leader", term=term, now_ms=T0),
         "beat": lambda: store.beat(Node("new"), ttl_ms=9_000, now_ms=T0),
-        "leave": lambda: store.leave("old"),
-        "drop_version": lambda: store.drop_version(4, now_ms=T0),
+        "drop_version": lambda: store.prune(Pruning(version=4), now_ms=T0),
         "wake": store.wake,
         "bury": lambda: run("bury", token=held.token.rpartition(":")[0], items=[["held", "spoilt"]], now=T0),
         "finish": lambda: run("finish", ids=["left"], limit=9, now=T0),
@@ -373,7 +369,7 @@ async def prepared_for(store, verb):
     match verb:
         case "finish":  # a job was deleted by somebody who did not come to the end of it
             await given(store, a_run("l0", "left"), a_run("l1", "left"))
-            await store._link.run("delete_jobs", ids=["left"], reason="", limit=1, now=T0)
+            await store.backend.link().run("delete_jobs", ids=["left"], reason="", limit=1, now=T0)
         case "cancel":  # its owner is rung in every version
             calls["cancel"] = lambda: store.cancel(run_ids=["ready", "held"], now_ms=T0)
     return calls
@@ -405,11 +401,6 @@ async def test_what_a_script_does_not_understand_changes_nothing(store, redis, u
     before = await dumped(redis, prefix(url))
 
     with pytest.raises(StoreError):
-        await store._link.run(verb, **arguments)
+        await store.backend.link().run(verb, **arguments)
 
     assert await dumped(redis, prefix(url)) == before
-
-
-def test_every_script_says_what_it_may_do():
-    assert len(verbs()) > 25
-    assert [verb for verb in verbs() if not script(verb).text.startswith("#!lua")] == []

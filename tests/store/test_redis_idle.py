@@ -38,7 +38,7 @@ async def pass_(clock, store, asked, ms):
         while quiet < 3:
             before = len(asked)
             await asyncio.sleep(0.0005)
-            is_busy = len(asked) > before or store._link._seats._value < CONNECTIONS_MAX
+            is_busy = len(asked) > before or store.backend.link()._seats._value < CONNECTIONS_MAX
             quiet = 0 if is_busy else quiet + 1
 
 

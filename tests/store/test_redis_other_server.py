@@ -62,7 +62,7 @@ async def test_what_an_operator_sees_is_true_there_too(promise):
         await promise(store, redis, url)
 
 
-@pytest.mark.parametrize("accident", ["group", "stream", "read by somebody", "scripts"])
+@pytest.mark.parametrize("accident", ["group", "stream", "read by somebody", "functions"])
 async def test_no_run_is_lost_there_by_what_happens_to_a_stream(accident):
     url = own_url("kinds")
     async with Redis.from_url(shared_url()) as redis, streams.opened(url) as store:

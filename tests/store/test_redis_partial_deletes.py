@@ -19,7 +19,7 @@ from pollux.store.contract import Answer, JobPut, Pruning, RunFilter, Settlement
 from pollux.store.memory import MemoryStore
 from pollux.store.redis import RedisStore
 from pollux.store.redis.check import check
-from pollux.store.redis.handle import PIECE
+from pollux.store.redis.verbs import PIECE
 from pollux.testing.conformance.builders import a_firing, advance, entries, the_job
 from tests.servers.redis import own_url
 from tests.store.children import ROOT
@@ -34,16 +34,19 @@ KILLED = """
 import asyncio, sys
 from pollux.store.redis import RedisStore
 
-class Stuck(RedisStore):
-    async def _run(self, verb, now_ms=None, **arguments):
-        answer = await super()._run(verb, now_ms, **arguments)
-        print(verb, flush=True)
+async def main():
+    store = RedisStore(sys.argv[1])
+    await store.open()
+    link = store.backend.link()
+    run = link.run
+
+    async def stuck(function, **arguments):
+        answer = await run(function, **arguments)
+        print(function, flush=True)
         await asyncio.sleep(600)  # until we are killed: nothing after the first call is ever asked
         return answer
 
-async def main():
-    store = Stuck(sys.argv[1])
-    await store.open()
+    link.run = stuck
     await store.delete_jobs(["big"])
 
 asyncio.run(main())
@@ -70,7 +73,7 @@ async def store():
 
 @asynccontextmanager
 async def opened_twin(store):
-    other = Cut(store._url, deadline_ms=60_000)
+    other = Cut(store.backend.url, deadline_ms=60_000)
     await other.open()
     yield other
     await other.close()
@@ -124,7 +127,7 @@ def once(ids):
 
 
 async def findings(store):
-    return (await check(store._url, lambda *_: None)).findings
+    return (await check(store.backend.url, lambda *_: None)).findings
 
 
 async def lead(store):
@@ -142,7 +145,7 @@ async def lead(store):
 
 async def test_the_leader_ends_what_a_killed_process_left_of_a_deleted_job(store):
     ids = await crowd(store)
-    assert await asyncio.to_thread(killed_after_its_first_call, store._url) == "delete_jobs"
+    assert await asyncio.to_thread(killed_after_its_first_call, store.backend.url) == "delete_jobs"
     assert await store.get_jobs(["big"]) == [None]
     assert await waiting(store) == MANY - PIECE
     assert await findings(store) == (), "somebody will end them"
@@ -295,7 +298,7 @@ async def cut_move(store, to=3):
 
 
 async def noted(store):
-    return await store._open()._over(lambda line: line.ask("HLEN", f"{store._address.prefix}:unfinished"))
+    return await store.backend.link()._over(lambda line: line.ask("HLEN", f"{store.backend.address.prefix}:unfinished"))
 
 
 async def test_the_leader_brings_what_a_cut_move_left_behind(store):
@@ -373,7 +376,9 @@ async def test_a_job_that_is_deleted_after_a_cut_move_ends_in_both_versions(stor
 
 async def test_what_stands_there_and_is_not_ours_to_finish_goes(store):
     await store.put_jobs([JobPut(BIG)])
-    await store._open()._over(lambda line: line.ask("HSET", f"{store._address.prefix}:unfinished", "big", "nonsense"))
+    await store.backend.link()._over(
+        lambda line: line.ask("HSET", f"{store.backend.address.prefix}:unfinished", "big", "nonsense")
+    )
 
     assert await store.prune(Pruning()) == 0
 
@@ -385,7 +390,7 @@ async def test_an_older_release_that_was_cut_off_is_finished_when_the_delete_is_
     """It has noted nothing."""
     await crowd(store)
     await cut_off(store)
-    await store._open()._over(lambda line: line.ask("DEL", f"{store._address.prefix}:unfinished"))
+    await store.backend.link()._over(lambda line: line.ask("DEL", f"{store.backend.address.prefix}:unfinished"))
     [finding] = await findings(store)
     assert finding.rule == "orphans"
 
@@ -399,11 +404,11 @@ async def test_a_job_that_an_older_release_added_again_keeps_what_came_since(sto
     """It does not look at the note."""
     await crowd(store)
     await cut_off(store)
-    key = f"{store._address.prefix}:unfinished"
-    note = await store._open()._over(lambda line: line.ask("HGET", key, "big"))
-    await store._open()._over(lambda line: line.ask("DEL", key))
+    key = f"{store.backend.address.prefix}:unfinished"
+    note = await store.backend.link()._over(lambda line: line.ask("HGET", key, "big"))
+    await store.backend.link()._over(lambda line: line.ask("DEL", key))
     await store.put_jobs([JobPut(BIG)])
-    await store._open()._over(lambda line: line.ask("HSET", key, "big", note))
+    await store.backend.link()._over(lambda line: line.ask("HSET", key, "big", note))
     await store.enqueue([Run("new", "big", T0 + MANY, visible_ms=T0)])
 
     await lead(store)

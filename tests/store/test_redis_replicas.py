@@ -47,7 +47,7 @@ async def opened_beside_two(opened, pair, third):
 
     async def both_confirm():
         await given_jobs(store, "job")
-        if store._link._replicas.needed != 2:
+        if store.backend.link()._replicas.needed != 2:
             raise StoreTimeout("not yet looked")
 
     await again(both_confirm)
@@ -75,7 +75,7 @@ async def test_a_third_server_that_is_promoted_has_all_that_was_answered(pair, t
         assert await again(lambda: enqueued(store, "late")) is Answer.OK, "the same ids again"
 
     assert [run.id for run in await again(lambda: store.get_runs(["kept", "late"]))] == ["kept", "late"]
-    assert store._link.homes.lost == 0
+    assert store.backend.link().homes.lost == 0
     second.stop()
 
 
@@ -96,7 +96,7 @@ async def test_who_writes_seldom_is_not_refused_for_a_replica_that_left_long_ago
 ):
     """The look at who follows comes before that write: behind it, it would come too late."""
     store = await opened_beside_two(opened, pair, third)
-    known = store._link._replicas
+    known = store.backend.link()._replicas
     third.kill()
     until(lambda: "connected_slaves:1" in str(ask(pair.primary, "INFO", "replication")), "it is gone")
     await asyncio.gather(*(store.counts() for _ in range(4)))  # new connections: each looks when it greets

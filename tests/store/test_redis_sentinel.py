@@ -52,7 +52,7 @@ async def test_a_sentinel_that_hangs_makes_nobody_deaf(watched, opened):
     store = await opened(f"{watched.url.replace('://', f'://{address},')}?namespace=hung")
     waiting = asyncio.create_task(store.claim(node="n", token="t", limit=1, lease_ms=30_000, wait_ms=60_000))
     try:
-        await hears_again(store._runs_ear)
+        await hears_again(store.backend.runs_listener)
         await given(store, a_run("b", due_ms=0))
         assert ids((await waiting).runs) == ["b"]
     finally:
@@ -82,7 +82,7 @@ async def test_the_new_primary_is_found_and_nobody_stays_deaf(watched, opened, f
     after = watched.primary
     await again(lambda: store.settle([settlement(taken, Done())], now_ms=T0))
     assert (await again(store.counts)).leased == 19
-    assert store._link.homes.lost == 0
+    assert store.backend.link().homes.lost == 0
     await asyncio.to_thread(watched.follow, before)
     await asyncio.to_thread(until, lambda: "cmd=xread" in str(ask(after, "CLIENT", "LIST")), "it waits there")
     await again(lambda: store.enqueue([a_run("new")], now_ms=T0))
@@ -120,7 +120,7 @@ async def test_nothing_answered_is_lost_when_the_primary_is_moved_by_hand(watche
     pages = [answered[first : first + 1_000] for first in range(0, len(answered), 1_000)]
     found = [run for page in pages for run in await again(lambda page=page: store.get_runs(page))]
     assert found.count(None) == 0, f"of {len(answered)}"
-    assert store._link.homes.lost == 0
+    assert store.backend.link().homes.lost == 0
 
 
 def test_serve_and_worker_go_on_after_a_failover(watched, tmp_path):

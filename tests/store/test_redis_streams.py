@@ -10,6 +10,7 @@ from pollux.clock import FakeClock
 from pollux.model import Back, Dead, Done, Hold, Node, RetryAt, RunState
 from pollux.store.contract import Answer
 from pollux.store.redis import RedisStore
+from pollux.store.redis.library import library
 from pollux.testing.conformance.builders import (
     LEASE_MS,
     T0,
@@ -233,7 +234,7 @@ async def test_the_consumer_of_a_dead_node_goes_as_soon_as_its_leases_are_taken_
     assert [row["name"] for row in consumers] == [b"heir"]
 
 
-@pytest.mark.parametrize("accident", ["group", "stream", "read by somebody", "scripts"])
+@pytest.mark.parametrize("accident", ["group", "stream", "read by somebody", "functions"])
 async def test_no_run_is_lost_by_what_happens_to_a_stream(store, redis, url, accident):
     stream = f"{prefix(url)}:jobs:normal"
     await given(store, a_run("a"), a_run("b"))
@@ -245,7 +246,7 @@ async def test_no_run_is_lost_by_what_happens_to_a_stream(store, redis, url, acc
         case "read by somebody":
             await redis.xreadgroup("scheduler", "somebody", {stream: ">"}, count=9)
         case _:
-            await redis.script_flush()
+            await redis.execute_command("FUNCTION", "DELETE", library().name)
 
     runs = await claim(store, now_ms=T0)
 
@@ -399,7 +400,7 @@ async def test_one_call_is_one_round_trip(store, redis, url):
     await store.enqueue([a_run(f"r{n}") for n in range(500)], now_ms=T0)
 
     stats = await redis.info("commandstats")
-    assert stats["cmdstat_evalsha"]["calls"] == 1
+    assert stats["cmdstat_fcall"]["calls"] == 1
 
 
 async def blocked(redis):

@@ -14,7 +14,7 @@ from pollux.model import Cause, Done, Ended, Node, NotePut, Outcome, Overlap, Ru
 from pollux.store.contract import Answer, Pruning, RunFilter
 from pollux.store.redis import RedisStore
 from pollux.store.redis.check import check
-from pollux.store.redis.scripts import script
+from pollux.store.redis.library import library
 from pollux.testing.conformance.builders import (
     T0,
     a_firing,
@@ -70,7 +70,10 @@ async def waiting(store):
     claimed = asyncio.ensure_future(store.claim(node="n", token="t", limit=1, lease_ms=60_000, wait_ms=60_000))
 
     async def offers():
-        return store._runs_ear._listener._asked is not None and store._runs_ear._offered is not None
+        return (
+            store.backend.runs_listener._connection._asked is not None
+            and store.backend.runs_listener._offered is not None
+        )
 
     await wait_until(offers, "its offer")
     await store.counts()  # over another connection, and after it
@@ -212,8 +215,8 @@ async def all_are_over(store, hand, now_ms=T0):
     assert len((await store.list_runs(RunFilter(states=(RunState.DEAD, RunState.DONE, RunState.CANCELLED)))).runs) == 3
 
 
-async def test_the_causes_that_the_scripts_know_are_all_that_there_are():
-    [line] = [line for line in script("bury").text.splitlines() if line.startswith("local CAUSES =")]
+async def test_the_causes_that_the_functions_know_are_all_that_there_are():
+    [line] = [line for line in library().text.splitlines() if line.startswith("local CAUSES =")]
     assert set(re.findall(r"(\w+) = true", line)) == set(Cause)
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pollux.model import Done, Node
-from pollux.store.contract import Answer
+from pollux.store.contract import Answer, Pruning
 from pollux.testing.conformance.builders import T0, a_run, claim, finished, given, given_jobs, ids, leased, settlement
 from tests.servers.redis import own_url
 from tests.store.test_redis_streams import opened, prefix
@@ -25,6 +25,10 @@ def url():
 async def store(url):
     async with opened(url) as store:
         yield store
+
+
+async def dropped(store, version, now_ms=T0):
+    return await store.prune(Pruning(version=version), now_ms=now_ms)
 
 
 async def keys_of(redis, url, version=OLD):
@@ -52,7 +56,7 @@ async def lived(store, redis, url):
 async def test_of_a_dropped_version_only_the_number_of_its_term_is_left(store, redis, url):
     term = await lived(store, redis, url)
 
-    assert await store.drop_version(OLD, now_ms=T0) is Answer.OK
+    assert await dropped(store, OLD) == 1
 
     assert await keys_of(redis, url) == {"meta"}
     left = await redis.hgetall(f"{prefix(url)}:v{OLD}:meta")
@@ -65,7 +69,7 @@ async def test_a_version_that_is_not_done_keeps_its_streams(store, redis, url):
     await given(store.of_version(OLD), a_run("a", "old"))
     before = await keys_of(redis, url)
 
-    assert await store.drop_version(OLD, now_ms=T0) is Answer.CONFLICT
+    assert await dropped(store, OLD) == 0
 
     assert await keys_of(redis, url) == before
     assert ids(await claim(store.of_version(OLD), now_ms=T0)) == ["a"]
@@ -86,7 +90,7 @@ async def lasting(redis, url, version=OLD):
 async def test_a_bell_that_is_rung_in_a_dropped_version_goes_by_itself(store, redis, url):
     """Who still waits there hears it; and nothing is left of it."""
     await lived(store, redis, url)
-    await store.drop_version(OLD, now_ms=T0)
+    await dropped(store, OLD)
 
     await rung(store)
 
@@ -114,22 +118,22 @@ async def test_the_bells_of_versions_that_are_there_stay(store, redis, url):
 @pytest.mark.usefixtures("only_rings")
 async def test_who_waits_in_a_dropped_version_looks_no_more_often_for_it(store, redis, monkeypatch):
     """Its bell has gone, and stands behind all that was heard of it."""
-    monkeypatch.setattr("pollux.store.redis.handle.LOOK_AGAIN_MS", 50)
+    monkeypatch.setattr("pollux.store.redis.store.LOOK_AGAIN_MS", 50)
     old, looks = store.of_version(OLD), []
     await given_jobs(old, "job")
     await old.enqueue([a_run("a", due_ms=1)])
     await finished_now(old)
     await store.delete_jobs(["job"])
-    take = old._take
+    claim_once = old.backend.claim
 
-    async def counted(*asked):
-        looks.append(asked)
-        return await take(*asked)
+    async def counted(request, *, now_ms):
+        looks.append(request)
+        return await claim_once(request, now_ms=now_ms)
 
-    monkeypatch.setattr(old, "_take", counted)
+    monkeypatch.setattr(old.backend, "claim", counted)
     async with asyncio.timeout(SOON_S):
         waits = await claiming(old, redis, "t")
-        assert await store.drop_version(OLD) is Answer.OK
+        assert await dropped(store, OLD, None) == 1
         looks.clear()
         await asyncio.sleep(0.5)
         seen = len(looks)
@@ -164,7 +168,7 @@ async def moved(store):
 async def test_a_dropped_version_that_comes_again_has_streams_and_a_higher_term(store, redis, url, comes, caplog):
     """Also with the first word that is heard of it, whichever that is: nobody has to mend anything."""
     before = await lived(store, redis, url)
-    await store.drop_version(OLD, now_ms=T0)
+    await dropped(store, OLD)
     await store.wake()
 
     await comes(store)
@@ -199,7 +203,7 @@ async def test_workers_of_a_dropped_version_hear_its_bell_when_it_comes_again(st
     old = store.of_version(OLD)
     await given_jobs(old, "job")
     await store.move_jobs(["job"], 2)
-    assert await store.drop_version(OLD) is Answer.OK
+    assert await dropped(store, OLD, None) == 1
 
     async with asyncio.timeout(SOON_S):
         waits = await claiming(old, redis, "t")
@@ -213,7 +217,7 @@ async def test_the_first_version_keeps_the_streams_that_every_opening_makes(stor
     await store.delete_jobs(["job"], now_ms=T0)
     before = {key.decode() for key in await redis.keys(f"{prefix(url)}:*")}
 
-    assert await store.drop_version(2, now_ms=T0) is Answer.OK
+    assert await dropped(store, 2) == 1
 
     gone = before - {key.decode() for key in await redis.keys(f"{prefix(url)}:*")}
     assert gone == {f"{prefix(url)}:feed"}
