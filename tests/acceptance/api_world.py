@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote, urlencode
 import msgspec
 
 from pollux import Pollux
-from pollux.server.api import make_api
 from pollux.server.auth import Identity, Role, TokenCheck
+from pollux.server.gateway import make_api
 from pollux.server.limits import ApiLimits
 
 SECRETS = {role: f"pf_{role.word}_{'x' * 43}" for role in Role}

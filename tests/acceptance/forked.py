@@ -37,7 +37,7 @@ READ_AT_THE_BEGINNING = ("PYTHON", "LD_", "LC_", "LANG", "TZ")
 READ_WITH_AN_IMPORT = {"POLLUX_CRASH_AT", "POLLUX_STOP_AT", "POLLUX_COUNT_FAILPOINTS"}
 STORES = ("pollux.store.memory", "pollux.store.sqlite.store", "pollux.store.redis", "pollux.store.postgres.store")
 USUAL = (True, None, None, None, -1, False, -1)  # signals as usual, nobody's rights, no session or group of its own
-NODE = ("pollux.app", "pollux.config", "pollux.server", "pollux.server.api", "uvicorn", "rich.live", "watchfiles")
+NODE = ("pollux.app", "pollux.config", "pollux.server", "pollux.server.gateway", "uvicorn", "rich.live", "watchfiles")
 
 
 class Forked(subprocess.Popen):

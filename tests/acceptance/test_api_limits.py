@@ -10,7 +10,7 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pollux.server import api as apis
+from pollux.server import gateway as apis
 from pollux.server.limits import FORGIVEN_S, ApiLimits, Failures, Rates, address_key
 from pollux.server.server import _affordable
 from tests.acceptance.strangers import PATIENCE_S, answer_of, head_of, world

@@ -8,9 +8,8 @@ import pytest
 from pollux import Pollux
 from pollux.client import Remote, address_of
 from pollux.config import load_config
-from pollux.server import served
+from pollux.server import ServerOptions, served
 from pollux.server.auth import Role
-from pollux.server.options import ServerOptions
 from tests.acceptance.api_world import api_of
 
 FILE = "pool: {seats: 3}\njobs: [{id: a, python: 'sent_work:one', interval: 1h}]\n"

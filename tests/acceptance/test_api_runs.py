@@ -48,7 +48,8 @@ async def test_a_run_may_come_later_and_be_cancelled(client):
     assert taken.status == 409
     assert run["id"] in taken.json["detail"]
     assert (await client.ok("GET", "/api/v2/runs", state="ready", job_id="fine"))["runs"] == []
-    assert (await client.ok("GET", "/api/v2/runs", state="scheduled", job_id="fine"))["runs"][0]["id"] == run["id"]
+    [found] = (await client.ok("GET", "/api/v2/runs", state="scheduled", job_id="fine"))["runs"]
+    assert (found["id"], found["state"], run["state"]) == (run["id"], "scheduled", "scheduled")
     assert "its time comes in" in (await client.ok("GET", f"/api/v2/runs/{run['id']}/why"))["reason"]
     assert (await client.ok("POST", f"/api/v2/runs/{run['id']}/cancel"))["answer"] == "ok"
     assert (await client.ok("GET", f"/api/v2/runs/{run['id']}"))["state"] == "cancelled"

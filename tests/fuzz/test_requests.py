@@ -119,7 +119,7 @@ def test_whatever_a_path_is_it_is_one_of_ours_or_nobodys(world, monkeypatch):
     async def ask_all() -> None:
         for number in range(CASES):
             if number == CASES // 10:  # looking for one that is near takes longer than all the rest
-                monkeypatch.setattr("pollux.server.api.did_you_mean", lambda *_: "")
+                monkeypatch.setattr("pollux.server.routes.did_you_mean", lambda *_: "")
             draws = Draws(dice.randbytes(60))
             path = draws.one(looks).path
             for part in ("{job_id}", "{run_id}", "{path}", "{name}", "{token_id}", "{verb}"):

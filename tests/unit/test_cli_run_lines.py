@@ -33,7 +33,7 @@ def test_the_command_line_and_the_api_tell_the_same_of_a_dead_letter_that_was_re
     assert re.search(r"^deaths +4$", capsys.readouterr().out, re.MULTILINE)
     print_run(replaced)
     assert "deaths" not in capsys.readouterr().out
-    assert [run_view(run).deaths for run in (letter, replaced)] == [4, 0]
+    assert [run_view(run, 0).deaths for run in (letter, replaced)] == [4, 0]
     assert [full(run)["deaths"] for run in (letter, replaced)] == [4, 0]
 
 
@@ -73,7 +73,7 @@ def test_a_run_in_its_second_attempt_does_not_show_the_figures_of_the_first(caps
 
 
 def test_the_json_of_a_run_in_its_second_attempt_tells_the_first_among_what_was_tried():
-    told, view = full(SECOND), run_view(SECOND)
+    told, view = full(SECOND), run_view(SECOND, 0)
     assert [told[name] for name in ("started_ms", "finished_ms", "failed", "changed", "error", "traceback")] == [
         None,
         None,
@@ -101,7 +101,7 @@ def test_what_a_revived_run_died_of_is_among_what_was_tried_while_it_runs_again(
     assert "before it was revived" in earlier
     assert "KeyError: gone" in earlier
     assert "app.py:9 in g" in earlier
-    assert [(each.delivery, each.error) for each in run_view(revived).tried] == [
+    assert [(each.delivery, each.error) for each in run_view(revived, 0).tried] == [
         (1, "ValueError: no"),
         (0, "KeyError: gone"),
     ]
@@ -117,7 +117,7 @@ def test_a_run_that_ended_while_it_waited_did_not_take_since_its_first_attempt(c
     assert "finished" in shown
     assert took(cancelled) == ""
     assert detail_of(cancelled, now=NOW) == "enough"
-    assert (run_view(cancelled).started_at, run_view(cancelled).duration_ms) == (None, None)
+    assert (run_view(cancelled, 0).started_at, run_view(cancelled, 0).duration_ms) == (None, None)
 
 
 def test_a_run_that_waits_for_its_next_attempt_shows_how_the_last_one_went(capsys):
@@ -125,4 +125,4 @@ def test_a_run_that_waits_for_its_next_attempt_shows_how_the_last_one_went(capsy
     print_run(waits)
     shown = capsys.readouterr().out
     assert "took" in shown
-    assert run_view(waits).duration_ms == 100
+    assert run_view(waits, 0).duration_ms == 100

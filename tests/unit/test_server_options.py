@@ -6,8 +6,8 @@ import pytest
 
 from pollux.config import load_config
 from pollux.config.settings import OPTIONS
+from pollux.server import ServerOptions, nearby_options, server_options
 from pollux.server.limits import ApiLimits
-from pollux.server.options import ServerOptions, nearby_options, server_options
 
 CERTIFICATES = Path(__file__).parents[1] / "acceptance" / "certificates"
 # Each option in the file, and what is different for it.

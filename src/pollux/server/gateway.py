@@ -23,11 +23,12 @@ from urllib.parse import urlsplit
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pollux.app import Pollux
 from pollux.errors import StoreError
 from pollux.server.auth import Identity, TokenCheck
 from pollux.server.limits import ApiLimits, Failures, Rates, Refusals, address_key
 from pollux.server.problems import Problem, problem_of
-from pollux.server.routes import OPEN_PATHS
+from pollux.server.routes import OPEN_PATHS, Api
 from pollux.units import format_size
 
 LIVE = "/live"
@@ -51,9 +52,8 @@ _READ = frozenset(  # headers that the gateway uses
         *(b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"),
     }
 )
-_ONCE = frozenset(
-    {b"host", b"authorization", b"content-length"}
-)  # repeated: implementations differ in which one counts
+# Of repeated ones implementations use the first or the last.
+_ONCE = frozenset({b"host", b"authorization", b"content-length"})
 
 
 class Hosts:
@@ -396,3 +396,9 @@ def _headers_of(problem: Problem) -> dict[str, str]:
         case 429 | 503:
             return {"Retry-After": str(problem.more.get("retry_after_s", 1))}
     return {}
+
+
+def make_api(app: Pollux, tokens: TokenCheck, **options: Unpack[GatewayOptions]) -> ASGIApp:
+    """The HTTP API of an app: all routes behind a gateway."""
+    refusals = Refusals(app.watch.refused, app.events, options.get("clock", time.monotonic))
+    return Gateway(Api(app, options.get("limits") or ApiLimits()), tokens, refusals, **options)

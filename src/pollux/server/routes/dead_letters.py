@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -111,13 +112,14 @@ async def list_dead(context: RequestContext, query: DeadQuery) -> DeadList:
     total = (await context.operations.status.counts()).dead if is_all else None
     if total is None and page.next is None and query.cursor is UNSET:
         total = len(page.runs)
-    return DeadList(await each_made(run_view, page.runs), total, page.next, unreadable_views(page.unreadable))
+    views = await each_made(partial(run_view, now_ms=context.operations.now_ms()), page.runs)
+    return DeadList(views, total, page.next, unreadable_views(page.unreadable))
 
 
 @routes.get("/api/v2/dead-letters/{run_id}", Role.VIEWER, refuses=(409,))
 async def show(context: RequestContext, run_id: str) -> RunView:
     """Show one dead letter in full."""
-    return run_view(await _dead(context, run_id))
+    return run_view(await _dead(context, run_id), context.operations.now_ms())
 
 
 @routes.post(

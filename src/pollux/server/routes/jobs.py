@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -52,7 +53,7 @@ from pollux.server.schemas.runs import (
     states_of,
     unreadable_views,
 )
-from pollux.store.contract import JobFilter, JobPut, RunFilter, RunPage
+from pollux.store.contract import JobFilter, JobPut, RunFilter
 from pollux.units import counted
 
 ITEMS_MAX = 1_000
@@ -195,10 +196,9 @@ async def create(context: RequestContext, body: JobBody) -> Reply:
     200 if the same job exists already; 409 if another job has its id: PUT changes that one.
     """
     job = await _job_of(context, body, made_id(context) if body.id is None else body.id)
-    together: JobBatcher = context.request.app.together
-    result, stops = await together.add(
-        context.operations, context.identity.name, JobPut(job, 0), body.scheduler_version
-    )
+    batcher: JobBatcher = context.request.app.batcher
+    put, version = JobPut(job, 0), body.scheduler_version
+    result, stops = await batcher.add(context.operations, context.identity.name, put, version)
     written = _result_of(result, body)
     if written.answer is Answer.CONFLICT and written.revision:
         written = replace(written, detail="it exists already with another definition")
@@ -361,7 +361,7 @@ async def force_run(context: RequestContext, job_id: str, body: ForceBody) -> Fo
         raise Conflict(error.what, found=error.found, cure=error.cure.replace(ANYWAY, BY_API)) from None
     drain = await context.operations.workers.drain_here()
     words = "the job runs now" if drain is None else f"the run waits: {drain}; POST /api/v2/scheduler/resume ends it"
-    return ForcedView(words, job_id, run_view(run))
+    return ForcedView(words, job_id, run_view(run, context.operations.now_ms()))
 
 
 @routes.get("/api/v2/jobs/{job_id}/why", Role.VIEWER)
@@ -375,19 +375,21 @@ async def why(context: RequestContext, job_id: str) -> WhyView:
 async def runs_of(context: RequestContext, job_id: str, query: RunQuery) -> RunList:
     """List the runs of a job: live ones by due time, then finished ones, newest first."""
     where = replace(run_filter_of(query), job_id=job_id)
-    page = await page_of(context, query, where)
-    if not page.runs:
+    found = await run_list(context, query, where)
+    if not found.runs:
         await context.operations.jobs.find_job(job_id)
-    return RunList(await each_made(run_view, page.runs), page.next, unreadable_views(page.unreadable))
+    return found
 
 
-async def page_of(context: RequestContext, query: RunQuery, where: RunFilter) -> RunPage:
+async def run_list(context: RequestContext, query: RunQuery, where: RunFilter) -> RunList:
     """The page of runs that a query asks for."""
     states, now_ms = states_of(query), context.operations.now_ms()
     with of_cursor():
-        return await runs_in_state(
+        page = await runs_in_state(
             context.operations.runs, states, where, now_ms=now_ms, after=or_none(query.cursor), limit=query.limit
         )
+    views = await each_made(partial(run_view, now_ms=now_ms), page.runs)
+    return RunList(views, page.next, unreadable_views(page.unreadable))
 
 
 async def why_view(context: RequestContext, name: str) -> WhyView:

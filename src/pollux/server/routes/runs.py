@@ -13,8 +13,8 @@ from pollux.model import Answer
 from pollux.server.auth import Role, check_asker
 from pollux.server.limits import BATCH_BODY_MAX
 from pollux.server.problems import Problem, problem_of
-from pollux.server.routes.jobs import WhyView, made_id, page_of, quoted, why_view
-from pollux.server.routing import Reply, RequestContext, Routes, each_made, in_pieces
+from pollux.server.routes.jobs import WhyView, made_id, quoted, run_list, why_view
+from pollux.server.routing import Reply, RequestContext, Routes, in_pieces
 from pollux.server.schemas.jobs import JobRef
 from pollux.server.schemas.reading import read_fields
 from pollux.server.schemas.runs import (
@@ -28,7 +28,6 @@ from pollux.server.schemas.runs import (
     accepted_view,
     run_filter_of,
     run_view,
-    unreadable_views,
 )
 
 ITEMS_MAX = 1_000
@@ -69,9 +68,7 @@ class RunCancelled(Struct, frozen=True):
 @routes.get("/api/v2/runs", Role.VIEWER, beyond=OTHER_CURSOR)
 async def list_runs(context: RequestContext, query: RunQuery) -> RunList:
     """List runs: live ones by due time, then finished ones, newest first."""
-    where = run_filter_of(query)
-    page = await page_of(context, query, where)
-    return RunList(await each_made(run_view, page.runs), page.next, unreadable_views(page.unreadable))
+    return await run_list(context, query, run_filter_of(query))
 
 
 @routes.post(
@@ -104,7 +101,7 @@ async def enqueue(context: RequestContext, body: RunBody) -> Reply:
     )
     if body.id is None and not accepted.is_new:  # its id is made of the key: it is the run of the same request before
         accepted = replace(accepted, is_new=True)
-    view = accepted_view(accepted.run, accepted.in_words(revive=_revive(accepted)))
+    view = accepted_view(accepted.run, context.operations.now_ms(), accepted.in_words(revive=_revive(accepted)))
     return Reply(view, 201 if accepted.is_new else 200, {"Location": f"/api/v2/runs/{quoted(accepted.run.id)}"})
 
 
@@ -127,7 +124,7 @@ async def enqueue_batch(context: RequestContext, body: RunsBody) -> RunsAnswer:
 @routes.get("/api/v2/runs/{run_id}", Role.VIEWER, refuses=(409,))
 async def show(context: RequestContext, run_id: str) -> RunView:
     """Show one run in full."""
-    return run_view(await context.operations.runs.get_run(run_id))
+    return run_view(await context.operations.runs.get_run(run_id), context.operations.now_ms())
 
 
 @routes.post("/api/v2/runs/{run_id}/cancel", Role.OPERATOR)

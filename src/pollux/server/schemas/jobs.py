@@ -234,41 +234,33 @@ def seconds(ms: int) -> int | float:
     return ms // SECOND_MS if ms % SECOND_MS == 0 else ms / SECOND_MS
 
 
+# Fields of a view that have the same name and value in the job.
+_SAME = (
+    *("id", "name", "source_id", "handler", "enabled", "priority", "overlap", "misfire", "isolate", "group", "target"),
+    *("scheduler_version", "revision", "source", "release", "declared"),
+)
+
+
 def view_of(job: Job, state: StateWord, held: str, failing_since_ms: int | None) -> JobView:
     params = HIDDEN.hide_in(job.params)
     url = params.get("url") if job.handler == "http" else None
     return JobView(
-        id=job.id,
-        name=job.name,
-        source_id=job.source_id,
         url=url if isinstance(url, str) else None,
-        handler=job.handler,
         params=params,
         schedule=builders.describe_schedule(job.schedule),
         schedule_enabled=job.enabled,
-        enabled=job.enabled,
-        priority=job.priority,
         timeout_seconds=seconds(job.timeout_ms),
         retry=_retry_view(job.retry),
-        overlap=job.overlap,
-        misfire=job.misfire,
-        isolate=job.isolate,
-        group=job.group,
-        target=job.target,
         tags=list(job.tags),
         depends_on=[],
         trigger_webhook="",
         trigger_channel="",
-        scheduler_version=job.scheduler_version,
-        revision=job.revision,
-        source=job.source,
-        release=job.release,
-        declared=job.declared,
         state=state,
         held=hide(held),
         next_due_at=moment(job.next_due_ms),
         last_due_at=moment(job.last_due_ms),
         last=_last_view(job, failing_since_ms),
+        **{name: getattr(job, name) for name in _SAME},
         **_schedule_view(job),
     )
 

@@ -16,10 +16,10 @@ from pollux.server.schemas.jobs import Duration, JobId, JobRef, Moment, Priority
 from pollux.store.contract import RunFilter
 from pollux.units import moment_ms
 
-RunStateWord = Literal["held", "ready", "leased", "done", "dead", "cancelled"]
+RunStateWord = Literal["scheduled", "held", "ready", "leased", "done", "dead", "cancelled"]
 FAILED = "failed"
 RunStateAsked = Annotated[
-    Literal[RunStateWord, "scheduled", "failed"],
+    Literal[RunStateWord, "failed"],
     Meta(
         description="`scheduled`: held or ready runs whose `visible_at` is in the future, `held` and `ready`: others; "
         "`failed`: runs that are `done` and failed"
@@ -50,7 +50,7 @@ class RunView(Struct, frozen=True, kw_only=True, gc=False):
 
     id: str
     job_id: str
-    state: RunStateWord
+    state: Annotated[RunStateWord, Meta(description="`scheduled`: held or ready, with `visible_at` in the future")]
     cause: str
     due_at: str | None
     visible_at: str | None
@@ -133,37 +133,35 @@ class ReasonBody(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=1_000)] | None = None
 
 
-def accepted_view(run: Run, message: str) -> AcceptedView:
-    return AcceptedView(**asdict(run_view(run)), message=message)
+# Fields of a view that have the same name and value in the run.
+_SAME = (
+    *("id", "job_id", "priority", "group", "target", "key", "lease_losses", "failed", "changed", "scheduler_version"),
+)
 
 
-def run_view(run: Run) -> RunView:
+def accepted_view(run: Run, now_ms: int, message: str) -> AcceptedView:
+    return AcceptedView(**asdict(run_view(run, now_ms)), message=message)
+
+
+def run_view(run: Run, now_ms: int) -> RunView:
+    """The run as it is shown; `now_ms` decides whether it is `scheduled`."""
     run = as_it_is(run)
     took = None if run.started_ms is None or run.finished_ms is None else max(0, run.finished_ms - run.started_ms)
     return RunView(
-        id=run.id,
-        job_id=run.job_id,
-        state=run.state.value,
+        state=run.shown_state(now_ms),  # type: ignore[arg-type]
         cause=run.cause.value,
         due_at=moment(run.due_ms),
         visible_at=moment(run.visible_ms),
         started_at=moment(run.started_ms),
         finished_at=moment(run.finished_ms),
         duration_ms=took,
-        priority=run.priority,
-        group=run.group,
-        target=run.target,
-        key=run.key,
         params=HIDDEN.hide_in(run.payload),
         held_reason=hide(run.held_reason),
         attempt=run.attempt + 1,
         deliveries=run.fence,
-        lease_losses=run.lease_losses,
         node=run.owner,
         cancel=hide(run.cancel),
         progress=hide(run.progress),
-        failed=run.failed,
-        changed=run.changed,
         error=hide(run.error),
         traceback=hide(run.traceback).splitlines(),
         result=HIDDEN.hide_in(run.result),
@@ -178,7 +176,7 @@ def run_view(run: Run) -> RunView:
             for each in run.tried
         ],
         deaths=run.dead_letters,
-        scheduler_version=run.scheduler_version,
+        **{name: getattr(run, name) for name in _SAME},
     )
 
 
