@@ -283,7 +283,9 @@ def test_a_big_store_costs_no_more(pollux):
         from pollux.store.sqlite.inspect import _look
         from pollux.store.sqlite.transaction import SqliteTransaction, WriteStats
 
-        _look(SqliteTransaction(connection, WriteStats()), 4_000_000_000_000)
+        tx = SqliteTransaction(connection, WriteStats())
+        tx.given_ms = 4_000_000_000_000
+        _look(tx, "")
         connection.close()
         steps[path.name] = counted[0]
     assert steps["big.db"] <= steps["small.db"] + 5, steps

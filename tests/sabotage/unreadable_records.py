@@ -99,7 +99,11 @@ BESIDE_SPOILT = (
     sabotage(
         "entry-postgres",
         STOPS,
-        Patch("store/postgres/store.py", "rows import Row, entry", "rows import Row, decode_entry as entry"),
+        Patch(
+            "store/postgres/store.py",
+            "rows import Row, encode, entry",
+            "rows import Row, decode_entry as entry, encode",
+        ),
         tests=(AN_ENTRY.format("postgres"),),
     ),
     sabotage(

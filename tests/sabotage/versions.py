@@ -88,9 +88,9 @@ BETWEEN_VERSIONS = (
     told(
         "postgres",
         Patch(
-            "store/postgres/transaction.py",
-            "self.tell(version, Ended(tuple(some)))",
-            "self.tell(2, Ended(tuple(some)))",
+            "store/relational/transaction.py",
+            "self.add_entry(version, Ended(tuple(some)))",
+            "self.add_entry(2, Ended(tuple(some)))",
         ),
         Patch("store/postgres/queries/settle.sql", "SELECT $13::smallint, sure.n, $10", "SELECT 2, sure.n, $10"),
     ),
@@ -102,20 +102,12 @@ BETWEEN_VERSIONS = (
             "    stands = state.of(2).leadership\n    if stands.until_ms > now_ms",
         ),
     ),
-    term(
-        "sqlite",
-        Patch("store/sqlite/nodes.py", "tx.row(_elect.current, (tx.version,))", "tx.row(_elect.current, (2,))"),
-    ),
+    term("sqlite", Patch("store/relational/nodes.py", 'tx.fetch("nodes.term", version)', 'tx.fetch("nodes.term", 2)')),
     term(
         "redis",
         Patch("store/redis/scripts/elect.lua", 'call("HMGET", META, "term"', 'call("HMGET", PREFIX .. "meta", "term"'),
     ),
     term(
-        "postgres",
-        Patch(
-            "store/postgres/nodes.py",
-            "number, holder, until_ms, length_ms = await tx.one(_sql.stands, tx.version)",
-            "number, holder, until_ms, length_ms = await tx.one(_sql.stands, 2)",
-        ),
+        "postgres", Patch("store/relational/nodes.py", 'tx.fetch("nodes.term", version)', 'tx.fetch("nodes.term", 2)')
     ),
 )

@@ -85,7 +85,7 @@ async def test_a_plain_settlement_that_meets_a_deadlock_goes_the_long_way(store,
     [run] = await claim(store)
     schema = store.backend.address.schema
     # For as long the ring can be closed.
-    await store.backend._read(None, lambda tx: tx.rows("SET deadlock_timeout = '3s'"))
+    await store.backend._read(None, lambda tx: tx.fetch_text("SET deadlock_timeout = '3s'", ()))
     await psql.execute("SET deadlock_timeout = '1min'")  # it is the other one who finds out
     async with psql.transaction():
         await psql.execute(f"UPDATE {schema}.counters SET wakes = wakes")

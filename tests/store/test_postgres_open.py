@@ -179,7 +179,7 @@ async def test_an_answer_that_does_not_come_is_a_timeout_and_the_next_call_is_an
     usual_s, database._deadline_s = database._deadline_s, 0.1
     with pytest.raises(StoreTimeout, match=r"within 0.1 s"):
         async with asyncio.timeout(60):
-            await database.read(lambda tx: tx.rows("SELECT pg_sleep(300)"), 2)
+            await database.read(lambda tx: tx.fetch_text("SELECT pg_sleep(300)", ()), 2)
     database._deadline_s = usual_s
 
     assert (await store.counts()).ready == 0
@@ -190,7 +190,7 @@ async def test_a_caller_that_is_cancelled_while_it_waits_for_an_answer_is_told_s
     store = PostgresStore(own_url("cancelled"))
     await store.open()
     database = store.backend.database
-    waiting = asyncio.ensure_future(database.read(lambda tx: tx.rows("SELECT pg_sleep(300)"), 2))
+    waiting = asyncio.ensure_future(database.read(lambda tx: tx.fetch_text("SELECT pg_sleep(300)", ()), 2))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -8,45 +8,27 @@ meanwhile other writes wait.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import asyncpg
-import msgspec
 from asyncpg import Connection
 
 from pollux.errors import StoreRefused
-from pollux.model import SCHEDULER_VERSION, Note
-from pollux.store.check_report import (
-    ENTRIES_ASIDE,
-    FOUND_MAX,
-    NOTED,
-    AuditChainCheck,
-    CheckFinding,
-    CheckReport,
-    Report,
-    check_ends,
-    finding,
-    noted_findings,
-)
-from pollux.store.job_cache import JobCache
-from pollux.store.postgres import records as record_verbs
+from pollux.model import SCHEDULER_VERSION
+from pollux.store.check_report import ENTRIES_ASIDE, FOUND_MAX, CheckFinding, CheckReport, Report, finding
 from pollux.store.postgres import rows, schema
 from pollux.store.postgres.address import PostgresAddress, read_address
 from pollux.store.postgres.errors import AGAIN, DOOR, THEIRS, at_the_door, in_our_words
-from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import PostgresTransaction, SchemaStatements
-from pollux.store.relational.rows import Row, decode_entry
+from pollux.store.relational.check import check_feed, check_records, check_rules
 
 ASK_S = 10.0
 LOCK_MS = 10_000
 REPAIR_TRIES = 3
-PAGE = 1_000
 COUNTED = ("held", "ready", "leased", "feed", "ends", "jobs")
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\w+) ON")
 _NO_INDEX = re.compile(r"DROP INDEX {s}\.(\w+)")
-_sql = PostgresStatements("check")
 _RULES = {
     "states": "a run stands among the live and the finished, or in neither",
     "leases": "a leased run has no token",
@@ -65,12 +47,10 @@ async def check(url: str, report: Report) -> CheckReport:
         findings = await _of_indexes(tx, space)
         report("the counts", 0, 0)
         findings += await _of_counts(tx)
-        for rule, what in _RULES.items():
-            broken = [str(row[0]) for row in await tx.rows(getattr(_sql, rule), FOUND_MAX)]
-            findings += finding(rule, what, broken)
-        runs, jobs, notes, log = await tx.one(_sql.sizes)
-        findings += await _of_records(tx, runs + jobs + notes + log, report)
-        findings += await _of_feed(tx)
+        findings += await check_rules(tx, _RULES)
+        runs, jobs, notes, log = await tx.one("check.sizes")
+        findings += await check_records(tx, rows.run, rows.note, runs + jobs + notes + log, report)
+        findings += await check_feed(tx)
         return CheckReport(f"{address.where}, schema {space.schema}", version, runs, jobs, notes, log, tuple(findings))
 
 
@@ -85,7 +65,7 @@ async def repair(url: str) -> None:
                     await connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
                     tx = PostgresTransaction(connection, space, SCHEDULER_VERSION)
                     await _recount(tx)
-                    await tx.rows(_sql.forget, ENTRIES_ASIDE)
+                    await tx.fetch("check.forget", ENTRIES_ASIDE)
                 return
             except AGAIN:
                 if nth == REPAIR_TRIES:
@@ -140,14 +120,14 @@ def index_statements() -> dict[str, str]:
 
 
 async def _of_indexes(tx: PostgresTransaction, space: SchemaStatements) -> list[CheckFinding]:
-    there = {row[0]: row[1] for row in await tx.rows(_sql.indexes, space.schema)}
+    there = {row[0]: row[1] for row in await tx.fetch("check.indexes", space.schema)}
     wrong = [f"{name} is not valid" for name, is_valid in sorted(there.items()) if not is_valid]
     wrong += [f"{name} is missing" for name in index_statements() if name not in there]
     return finding("indexes", "an index cannot be used: what it was for is slow, or not kept", wrong, can_repair=True)
 
 
 async def _mend_indexes(connection: Connection, space: SchemaStatements) -> None:
-    there = dict(await connection.fetch(_sql.indexes, space.schema))
+    there = dict(await connection.fetch(space.named["check.indexes"], space.schema))
     for name, is_valid in there.items():
         if not is_valid:
             await connection.execute(space.sql(f'REINDEX INDEX {{s}}."{name}"'))
@@ -162,10 +142,10 @@ async def _mend_indexes(connection: Connection, space: SchemaStatements) -> None
 async def _of_counts(tx: PostgresTransaction) -> list[CheckFinding]:
     """As of one moment, so that nobody's commit comes between the counts and what they count."""
     async with tx.one_moment():
-        told = {row[0]: tuple(row)[1:] for row in await tx.rows(_sql.told)}
-        counted = {row[0]: tuple(row)[1:] for row in await tx.rows(_sql.counted)}
-        told_dead, dead = await tx.one(_sql.dead)
-        slots = await tx.rows(_sql.slots, FOUND_MAX)
+        told = {row[0]: tuple(row)[1:] for row in await tx.fetch("check.told")}
+        counted = {row[0]: tuple(row)[1:] for row in await tx.fetch("check.counted")}
+        told_dead, dead = await tx.one("check.dead")
+        slots = await tx.fetch("check.slots", FOUND_MAX)
     wrong = [
         f"{name} in version {version}: {said} are told, {found} are there"
         for version, row in counted.items()
@@ -179,62 +159,14 @@ async def _of_counts(tx: PostgresTransaction) -> list[CheckFinding]:
 
 async def _recount(tx: PostgresTransaction) -> None:
     """Write what is there into the first slot of each version; what only rises stays as it is."""
-    await tx.rows(_sql.lock)
-    for version, slot in await tx.rows(_sql.slots, FOUND_MAX):
-        await tx.rows(_sql.fill, version, slot)
-    counted = [tuple(row) for row in await tx.rows(_sql.counted)]
-    _, dead = await tx.one(_sql.dead)
-    await tx.rows(_sql.clear)
+    await tx.fetch("check.lock")
+    for version, slot in await tx.fetch("check.slots", FOUND_MAX):
+        await tx.fetch("check.fill", version, slot)
+    counted = [tuple(row) for row in await tx.fetch("check.counted")]
+    _, dead = await tx.one("check.dead")
+    await tx.fetch("check.clear")
     for row in counted:
-        await tx.rows(_sql.write, *row)
-    for version, slot in await tx.rows(_sql.slots, FOUND_MAX):
-        await tx.rows(_sql.fill, version, slot)
-    await tx.rows(_sql.write_dead, SCHEDULER_VERSION, dead)
-
-
-# records
-
-
-async def _of_records(tx: PostgresTransaction, total: int, report: Report) -> list[CheckFinding]:
-    """Every job, run and note can be read, and every line of the audit log follows from the one before."""
-    unread, noted = list[str](), list[Note]()
-    chain, cache = AuditChainCheck(), JobCache()
-    done, after = 0, None
-    while True:
-        page = await record_verbs.dump(tx, after, PAGE)
-        for kind, row in page.rows:
-            if kind == "log":
-                chain.follow(record_verbs.line_of(row))
-            elif (error := _unreadable(kind, tuple(row), cache)) is not None:
-                unread.append(f"{kind} {row[0]}: {error}")
-            elif kind == "note" and row[0].startswith(NOTED):
-                noted.append(rows.note(tuple(row)))
-        done += len(page.rows)
-        report("the records", done, total)
-        after = page.next
-        if after is None:
-            found = finding("records", "a record cannot be read", unread) + noted_findings(noted)
-            return found + chain.findings()
-
-
-def _unreadable(kind: str, row: Row, cache: JobCache) -> str | None:
-    read: dict[str, Callable[[Row], Any]] = {"job": cache.job, "run": rows.run, "note": rows.note}
-    try:
-        if kind in read:
-            read[kind](row)
-    except (msgspec.DecodeError, LookupError, TypeError, ValueError) as error:
-        return str(error)
-    return None
-
-
-async def _of_feed(tx: PostgresTransaction) -> list[CheckFinding]:
-    wrong: list[str] = []
-    place = (0, 0)
-    while page := await tx.rows(_sql.feed, *place, PAGE):
-        place = page[-1][0], page[-1][1]
-        for version, number, ends, body in page:
-            try:
-                check_ends(decode_entry(body), ends)
-            except (msgspec.DecodeError, ValueError) as error:
-                wrong.append(f"{number} of version {version}: {error}")
-    return finding("feed", "an entry of the feed cannot be read", wrong)
+        await tx.fetch("check.write", *row)
+    for version, slot in await tx.fetch("check.slots", FOUND_MAX):
+        await tx.fetch("check.fill", version, slot)
+    await tx.fetch("check.write_dead", SCHEDULER_VERSION, dead)

@@ -25,20 +25,16 @@ from pollux.store.job_cache import JobCache
 from pollux.store.postgres.database import PostgresDatabase, Ring, Verb
 from pollux.store.postgres.rows import COLUMNS, columns, got, leased_run, put
 from pollux.store.postgres.rows import run as run_of
-from pollux.store.postgres.runs import cancel_waiting
-from pollux.store.postgres.settle import settle
-from pollux.store.postgres.settle_cache import SettleCache
-from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.settle import SettleCache, settle
 from pollux.store.postgres.transaction import PostgresTransaction
 from pollux.store.relational.claim import CLAIMS_MAX, LOST_MAX, first_of, lose
 from pollux.store.relational.feed_entries import JOB_GONE, end_unrun
 from pollux.store.relational.rows import DEAD, HISTORY_DEAD, LEASED, Row
+from pollux.store.relational.runs import cancel_waiting
 from pollux.store.relational.settle import prepare
 from pollux.store.relational.wakeup import RUNS
 from pollux.store.values import ClaimRequest
 
-_claim = PostgresStatements("claim")
-_renew = PostgresStatements("renew")
 SEQ, JOB, VERSION, DEFINITION, VISIBLE, FENCE = 0, 2, 4, 6, 11, 12  # places in a row of `take`; JOB is None in a job's
 ENDLESS = 2**62
 _PLACE = itemgetter(VISIBLE, SEQ)
@@ -65,7 +61,7 @@ class ClaimAnswer(NamedTuple):
 async def again(tx: PostgresTransaction, cache: JobCache, token: str, seen: ClaimAnswer) -> Claimed | None:
     """What the same claim got before, as far as its leases still stand."""
     by_id: dict[str, Row] = {}
-    for row in await tx.rows(_claim.again, token, seen.now_ms):
+    for row in await tx.fetch("claim.again", token, seen.now_ms):
         by_id.pop(row[0], None)  # each once, as last taken: the same token may have lost it and taken it again
         by_id[row[0]] = tuple(row)
     jobs: dict[str, Job] = {}
@@ -105,7 +101,7 @@ async def take(
     about = (asking.token, tx.given_ms, tx.version, step.order, step.feed_max, step.limit)
     args = (*about, put(asking.node), asking.lease_ms, step.is_sure, step.part)
     try:
-        *found, last = await tx.rows(_claim.take, *args)
+        *found, last = await tx.fetch("claim.take", *args)
     except UniqueViolationError:
         await tx.step_over()  # unless the same claim was under way
         raise
@@ -147,7 +143,7 @@ async def _delivered(
 ) -> list[Run]:
     """Those that were delivered before come with all that is known of them; what cannot be read goes to `broken`."""
     again = [row[SEQ] for row in rows if row[FENCE] > 1]
-    whole = {row[SEQ]: row[1:] for row in await tx.rows(_claim.whole, again)} if again else {}
+    whole = {row[SEQ]: row[1:] for row in await tx.fetch("claim.whole", again)} if again else {}
     runs: list[Run] = []
     for row in rows:
         try:
@@ -166,48 +162,48 @@ def _grant(row: Row, token: str, version: int) -> Row:
 
 
 async def forget(tx: PostgresTransaction) -> None:
-    await tx.rows(_claim.forget, CLAIMS_MAX)
+    await tx.fetch("claim.forget", CLAIMS_MAX)
 
 
 async def wait_for(tx: PostgresTransaction, priority: int, now_ms: int) -> None:
-    await tx.rows(getattr(_claim, "await"), priority, now_ms, tx.version)
+    await tx.fetch("claim.await", priority, now_ms, tx.version)
 
 
-async def sweep_orphans(tx: PostgresTransaction, seqs: Sequence[int], token: str, now_ms: int) -> None:
+async def sweep_orphans(tx: PostgresTransaction, seqs: Sequence[int], token: str) -> None:
     """Cancel what was just leased and has no job any more."""
-    orphans = [row for row in await tx.rows(_claim.ours, seqs, token) if not row[8]]
-    tx.tell_ends(await cancel_waiting(tx, orphans, [JOB_GONE] * len(orphans), now_ms))
+    orphans = [row for row in await tx.fetch("claim.ours", seqs, token) if not row[8]]
+    tx.add_ends(await cancel_waiting(tx, orphans, [JOB_GONE] * len(orphans)))
 
 
 async def bury_broken(tx: PostgresTransaction, broken: dict[int, str], token: str, now_ms: int) -> None:
     """What was just leased and cannot be read is dead, and says why: nothing of it stands in the way of the others."""
-    ours = await tx.rows(_claim.ours, list(broken), token)
+    ours = await tx.fetch("claim.ours", list(broken), token)
     if not ours:
         return
-    await tx.rows(_claim.clear, [row[SEQ] for row in ours])
+    await tx.fetch("claim.clear", [row[SEQ] for row in ours])
     over = [(row[SEQ], 0, DEAD, HISTORY_DEAD, "", broken[row[SEQ]], True) for row in ours]
-    await tx.rows(_claim.end, *columns(over, 7), now_ms)
+    await tx.fetch("claim.end", *columns(over, 7), now_ms)
     tx.shared.dead += len(ours)
     ends: list[tuple[int, End]] = []
     for row in ours:
         tx.counters_of(row[7]).leased -= 1
         ends.append((row[7], end_unrun(row[2:7], RunState.DEAD, now_ms, failed=True, error=broken[row[SEQ]])))
-    tx.tell_ends(ends)
+    tx.add_ends(ends)
 
 
 async def come_back(tx: PostgresTransaction, now_ms: int, clock_ms: int) -> None:
     """The clock came back.  All leases are walked only then."""
-    await tx.rows(_claim.cut, now_ms, tx.version)
-    await tx.rows(_claim.show, now_ms, clock_ms, tx.version)
-    await tx.rows(_claim.show_leased, now_ms, clock_ms, tx.version)
-    await tx.rows(_claim.came_back, now_ms, tx.version)
+    await tx.fetch("claim.cut", now_ms, tx.version)
+    await tx.fetch("claim.show", now_ms, clock_ms, tx.version)
+    await tx.fetch("claim.show_leased", now_ms, clock_ms, tx.version)
+    await tx.fetch("claim.came_back", now_ms, tx.version)
 
 
 async def take_back(tx: PostgresTransaction, losses_max: int, now_ms: int) -> int:
     """End the leases that ran out; answers how many.  The token goes: whoever held it comes too late."""
     back: list[Row] = []
     over: list[Row] = []
-    lost = await tx.rows(_claim.lost, now_ms, LOST_MAX, tx.version)
+    lost = await tx.fetch("claim.lost", now_ms, LOST_MAX, tx.version)
     losses = [lose(_whole(row), losses_max, now_ms) for row in lost]
     for loss in losses:
         if loss.history_class is None:
@@ -218,13 +214,13 @@ async def take_back(tx: PostgresTransaction, losses_max: int, now_ms: int) -> in
             after = (loss.seq, loss.losses, loss.state, loss.history_class, put(loss.cancel), loss.error, is_dead)
             over.append(after)
     if back:
-        await tx.rows(_claim.take_back, *columns(back, 3))
-        tx.rings |= RUNS
+        await tx.fetch("claim.take_back", *columns(back, 3))
+        tx.wakeups |= RUNS
     if over:
-        await tx.rows(_claim.end, *columns(over, 7), now_ms)
+        await tx.fetch("claim.end", *columns(over, 7), now_ms)
     tx.counters.leased -= len(losses)
     tx.counters.ready += len(back)
-    tx.tell_ends([(tx.version, loss.end) for loss in losses])
+    tx.add_ends([(tx.version, loss.end) for loss in losses])
     return len(losses)
 
 
@@ -239,7 +235,7 @@ async def renew(tx: PostgresTransaction, renewals: Sequence[Renewal], lease_ms: 
         told = put(renewal.progress[:PROGRESS_CHARS_MAX])
         asked[renewal.run_id, renewal.token] = told or asked.get((renewal.run_id, renewal.token), "")
     ids, tokens = [key[0] for key in asked], [key[1] for key in asked]
-    found = await tx.rows(_renew.renew, ids, tokens, list(asked.values()), lease_ms, tx.given_ms)
+    found = await tx.fetch("renew.renew", ids, tokens, list(asked.values()), lease_ms, tx.given_ms)
     standing = {(row[0], row[1]): got(row[2]) for row in found}
     keys = [(renewal.run_id, renewal.token) for renewal in renewals]
     return [Renewed(Answer.OK, standing[key]) if key in standing else Renewed(Answer.LOST) for key in keys]
@@ -354,7 +350,7 @@ class Claimer:
     async def _clear(self, asking: ClaimRequest, seen: ClaimAnswer, taken: ClaimedParts) -> None:
         """What cannot be run goes; what others may be able to run goes back."""
         if taken.orphans:
-            sweep = partial(sweep_orphans, seqs=taken.orphans, token=asking.token, now_ms=seen.now_ms)
+            sweep = partial(sweep_orphans, seqs=taken.orphans, token=asking.token)
             await self._write(sweep, seen.now_ms)
         if taken.broken:
             bury = partial(bury_broken, broken=taken.broken, token=asking.token, now_ms=seen.now_ms)

@@ -24,9 +24,9 @@ from pollux.store.postgres.address import PostgresAddress
 from pollux.store.postgres.errors import AGAIN, DOOR, GONE, MAY_HAVE, THEIRS, at_the_door, in_our_words
 from pollux.store.postgres.pool import ConnectionPool
 from pollux.store.postgres.same_database import DatabaseIdentity, HomeDatabase, place_of
-from pollux.store.postgres.sql import PostgresStatements
-from pollux.store.postgres.transaction import PostgresTransaction, SchemaStatements, TransactionRetry, said_by
+from pollux.store.postgres.transaction import PostgresTransaction, SchemaStatements, said_by
 from pollux.store.postgres.wakeup import PostgresNotifier
+from pollux.store.relational.transaction import TransactionRetry
 from pollux.store.tcp_keepalive import keep_alive
 
 # the array's number and name, and the number of its elements' type
@@ -61,7 +61,6 @@ def teach(connection: Connection) -> None:
 
 
 TRIES_MAX = 8
-_finish = PostgresStatements("finish")
 PLANS = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}  # made once, and kept
 PAUSE_S = 0.005
 GREETED = 0.8  # of a deadline: who has not greeted by then has been asked for nothing yet
@@ -229,15 +228,15 @@ class PostgresDatabase:
 
     def _ring(self, tx: PostgresTransaction, ring: Ring | None) -> None:
         """It is committed: our own waiters hear it, and the others if they have not heard it with it."""
-        if ring is not None and tx.rings:
-            ring(tx.rings, tx.touched)
+        if ring is not None and tx.wakeups:
+            ring(tx.wakeups, tx.touched)
         if tx.is_owed:
-            self._bells.owe(tx.rings, tx.touched)
+            self._bells.owe(tx.wakeups, tx.touched)
 
     async def _notify(self, kinds: int, versions: frozenset[int]) -> None:
         payload = said_by(self._sender, kinds, versions)
         with suppress(PolluxError):  # a hint
-            await self.read(lambda tx: tx.rows(_finish.wake, self.space.channel, payload), SCHEDULER_VERSION)
+            await self.read(lambda tx: tx.fetch("counters.wake", self.space.channel, payload), SCHEDULER_VERSION)
 
     async def _begun(self) -> Connection:
         """A connection in a new transaction; one that died while it lay idle is replaced."""

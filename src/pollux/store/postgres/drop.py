@@ -14,7 +14,8 @@ from pollux.errors import StoreRefused
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import PostgresAddress
 from pollux.store.postgres.check import LOCK_MS, connected
-from pollux.store.postgres.transaction import SCHEMA_LOCK, SchemaStatements
+from pollux.store.postgres.transaction import SchemaStatements
+from pollux.store.relational.transaction import SCHEMA_LOCK
 
 KINDS = ("TABLE", "SEQUENCE", "FUNCTION")  # each after those that need it
 _MADE = re.compile(rf"^CREATE (?:OR REPLACE )?({'|'.join(KINDS)}) \{{s\}}\.(\w+)", re.MULTILINE)

@@ -30,7 +30,7 @@ NO_TLS = "rejected SSL upgrade"  # in the driver's words, of a server that answe
 AGAIN = (pg.DeadlockDetectedError, pg.SerializationError)
 
 
-class PlainWriteRefused(pg.PostgresError):
+class PlainWriteRefused(pg.PostgresError):  # type: ignore[misc]  # the driver has no types
     """A plain write found that something stands against it (see the functions of the schema): nothing has happened."""
 
     sqlstate = "PX001"

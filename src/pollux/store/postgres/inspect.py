@@ -17,13 +17,12 @@ from pollux.store.postgres import schema
 from pollux.store.postgres.address import PostgresAddress, read_address
 from pollux.store.postgres.database import PostgresDatabase
 from pollux.store.postgres.errors import DOOR, THEIRS, at_the_door, in_our_words
-from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.transaction import SchemaStatements
 
 ASK_S = 5.0
 WAIT_MS = 10_000
 TRIPS = 21
 HOT = ("queue", "runs", "jobs", "feed", "claims", "counters", "nodes", "term")  # tables that are written all the time
-_sql = PostgresStatements("glance")
 
 
 class TableStats(Struct, frozen=True):
@@ -90,21 +89,24 @@ async def lacking(url: str) -> str:
     database = PostgresDatabase(address, WAIT_MS, "", 1)
     names = f'"{address.schema}".meta', f'"{address.schema}"'
     try:
-        [(has_meta, tables)] = await database.read(lambda tx: tx.rows(_sql.schema, *names), SCHEDULER_VERSION)
+        [(has_meta, tables)] = await database.read(lambda tx: tx.fetch("inspect.schema", *names), SCHEDULER_VERSION)
     finally:
         await database.close()
     return "" if has_meta or tables else f"no schema {address.schema!r}"
 
 
 async def _look(connection: Connection, address: PostgresAddress) -> PostgresReport:
-    trip_ms, offset_ms = await _times(connection)
-    row = await connection.fetchrow(_sql.server)
-    settings = dict(await connection.fetch(_sql.settings))
-    has_meta, tables = await connection.fetchrow(_sql.schema, f'"{address.schema}".meta', f'"{address.schema}"')
+    named = SchemaStatements(address.schema).named
+    trip_ms, offset_ms = await _times(connection, named["inspect.now"])
+    row = await connection.fetchrow(named["inspect.server"])
+    settings = dict(await connection.fetch(named["inspect.settings"]))
+    has_meta, tables = await connection.fetchrow(
+        named["inspect.schema"], f'"{address.schema}".meta', f'"{address.schema}"'
+    )
     version = await _version(connection, address) if has_meta else None
-    is_unreleased = await connection.fetchval(_sql.has_table, schema.unreleased_table(address.schema))
-    rows = await connection.fetch(_sql.tables, address.schema, HOT) if version is not None else []
-    refused = await connection.fetch(_sql.refused, address.schema) if version is not None else []
+    is_unreleased = await connection.fetchval(named["inspect.has_table"], schema.unreleased_table(address.schema))
+    rows = await connection.fetch(named["inspect.tables"], address.schema, HOT) if version is not None else []
+    refused = await connection.fetch(named["inspect.refused"], address.schema) if version is not None else []
     return PostgresReport(
         address=address,
         version=row["version"],
@@ -138,11 +140,11 @@ async def _version(connection: Connection, address: PostgresAddress) -> int | No
     return None if row is None or row[0] != schema.MARK else int(row[1])
 
 
-async def _times(connection: Connection) -> tuple[float, int]:
+async def _times(connection: Connection, now: str) -> tuple[float, int]:
     trips, offsets = [], []
     for _ in range(TRIPS):
         began, here_ms = time.monotonic(), time.time() * 1_000
-        there_ms = await connection.fetchval(_sql.now)
+        there_ms = await connection.fetchval(now)
         trip_ms = (time.monotonic() - began) * 1_000
         trips.append(trip_ms)
         offsets.append(float(there_ms) - here_ms - trip_ms / 2)

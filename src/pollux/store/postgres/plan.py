@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pollux.model import PREVIOUS_RUN, UNREAD_MAX, Advanced, Answer, CancelOrder, Earlier, End, JobUpdate, Overlap, Plan
+from pollux.model import PREVIOUS_RUN, UNREAD_MAX, Advanced, Answer, Earlier, End, JobUpdate, Overlap, Plan
 from pollux.store.postgres.errors import AGAIN
-from pollux.store.postgres.notes import write_notes
 from pollux.store.postgres.rows import columns, put
-from pollux.store.postgres.runs import ask_to_stop, cancel_waiting, held_keys, insert, known_runs
-from pollux.store.postgres.sql import PostgresStatements
+from pollux.store.postgres.runs import insert, known_runs
 from pollux.store.postgres.transaction import PostgresTransaction
+from pollux.store.relational.notes import write_notes
 from pollux.store.relational.plan import (
     ENOUGH,
     Firings,
@@ -23,17 +22,14 @@ from pollux.store.relational.plan import (
     looking_behind,
     note_unread,
 )
-from pollux.store.relational.rows import ID, LEASED, Row, memory_json
+from pollux.store.relational.rows import ID, Row, memory_json
+from pollux.store.relational.runs import ask_to_stop, cancel_ordered, cancel_waiting, key_holders
 from pollux.store.relational.wakeup import RUNS
-
-_advance = PostgresStatements("advance")
-_cancel = PostgresStatements("cancel")
-_feed = PostgresStatements("feed")
 
 
 async def feed(tx: PostgresTransaction, limit: int, known: Sequence[int]) -> list[Row]:
     """(now, id, body) of the oldest entries; those that are known come without their body."""
-    return await tx.rows(_feed.read, limit, known, tx.given_ms, tx.version)
+    return await tx.fetch("feed.read", limit, known, tx.given_ms, tx.version)
 
 
 def only_learns(plan: Plan) -> bool:
@@ -58,7 +54,7 @@ async def learn(tx: PostgresTransaction, term: int, plan: Plan) -> Advanced | No
     teaching = sorted((each.job_id, number) for each in plan.updates for number, _ in each.memory.learnt)
     try:
         given = (tx.given_ms, tx.version, term, plan.consumed, *columns(rows, 6), *columns(teaching, 2))
-        found = await tx.one(_advance.learn, *given)
+        found = await tx.one("advance.learn", *given)
     except AGAIN:
         return None
     is_ours, now_ms, ready, seats, learnt = found
@@ -71,7 +67,7 @@ async def learn(tx: PostgresTransaction, term: int, plan: Plan) -> Advanced | No
 
 async def advance(tx: PostgresTransaction, term: int, plan: Plan, made: Sequence[Row]) -> Advanced:
     """`made` are the rows of the plan's firings."""
-    number, holder, now_ms, ready, seats = await tx.one(_advance.term, tx.given_ms, tx.version)
+    number, holder, now_ms, ready, seats = await tx.one("advance.term", tx.given_ms, tx.version)
     tx.given_ms = now_ms
     if number != term or not holder:
         return Advanced(Answer.FENCED, now_ms)
@@ -88,21 +84,21 @@ async def advance(tx: PostgresTransaction, term: int, plan: Plan, made: Sequence
     waiting = await _release_all(tx, plan, now_ms) if plan.releases else ()
     if plan.holds:
         held = {holding.run_id: put(holding.reason) for holding in plan.holds}
-        await tx.rows(_advance.hold, list(held), list(held.values()), tx.version)
+        await tx.fetch("advance.hold", list(held), list(held.values()), tx.version)
     if plan.cancels:
-        await _cancel_all(tx, plan.cancels, now_ms)
+        await cancel_ordered(tx, plan.cancels)
     await _update(tx, [each for each, answer in zip(plan.updates, updates, strict=True) if answer is Answer.OK])
     await write_notes(tx, plan.notes, {})
-    tx.tell_ends(ends)
+    tx.add_ends(ends)
     return Advanced(Answer.OK, now_ms, firings, updates, ready + tx.counters.ready, seats, waiting)
 
 
 async def _consume(tx: PostgresTransaction, plan: Plan, kept: frozenset[int]) -> None:
     """What somebody put there by hand was never counted: after such an entry the counts become what is there."""
-    gone = await tx.rows(_advance.consume, [number for number in plan.consumed if number not in kept], tx.version)
+    gone = await tx.fetch("advance.consume", [number for number in plan.consumed if number not in kept], tx.version)
     entries, ends = -len(gone), -sum(row[0] for row in gone)
     if plan.spoilt:
-        entries, ends = await tx.one(_advance.miscounted, tx.version)
+        entries, ends = await tx.one("advance.miscounted", tx.version)
     tx.counters.feed += entries
     tx.counters.ends += ends
 
@@ -113,7 +109,7 @@ async def _facts(tx: PostgresTransaction, plan: Plan, now_ms: int) -> dict[str, 
     if not ids:
         return {}
     looks = any(firing.overlap is not Overlap.ALLOW for firing in plan.firings)
-    rows = await tx.rows(_advance.facts, list(ids), tx.version, looks, plan.known, UNREAD_MAX, now_ms)
+    rows = await tx.fetch("advance.facts", list(ids), tx.version, looks, plan.known, UNREAD_MAX, now_ms)
     facts = {row[0]: JobFacts(*list(row)[1:5]) for row in rows if row[0] is not None}
     note_unread([row[5] for row in rows if row[0] is None], facts)
     return facts
@@ -128,28 +124,30 @@ async def _fire(
     now_ms: int,
 ) -> tuple[Answer, ...]:
     known = await known_runs(tx, [row[ID] for row in made])
-    keys = await held_keys(tx, keys_of(made))
+    keys = await key_holders(tx, keys_of(made))
     read, told = looking_behind(plan.firings, facts)
-    rows = await tx.rows(_advance.live, read, PREVIOUS_RUN, ENOUGH, now_ms) if read else []
-    crowds = await tx.rows(_advance.crowds, told, PREVIOUS_RUN, ENOUGH, now_ms) if told else []
+    rows = await tx.fetch("advance.live", read, PREVIOUS_RUN, ENOUGH, now_ms) if read else []
+    crowds = await tx.fetch("advance.crowds", told, PREVIOUS_RUN, ENOUGH, now_ms) if told else []
     live, around = [LiveRun._make(row) for row in rows], {row[0]: LiveRuns(row[1], row[2]) for row in crowds}
     fired = Firings(tx.version, facts, known, keys, live, around, now_ms)
     answers = tuple([fired.fire(firing, row) for firing, row in zip(plan.firings, made, strict=True)])
     numbers: dict[str, int] = {}
     for each in fired.rounds:
         ended = [(numbers.get(run.id, run.seq), *run[1:]) for run, _ in each.ended]
-        ends += await cancel_waiting(tx, ended, [reason for _, reason in each.ended], now_ms)
+        ends += await cancel_waiting(tx, ended, [reason for _, reason in each.ended])
+        over = {run.id for run, _ in each.ended}
+        tx.made = [run_id for run_id in tx.made if run_id not in over]  # made and ended in one write
         await ask_to_stop(tx, [seq for seq, _ in each.asked], [reason for _, reason in each.asked])
         numbers |= await insert(tx, each.made)
     if fired.moved:
-        await tx.rows(_advance.move, *columns([(n, *at) for n, at in fired.moved.items()], 6))
+        await tx.fetch("advance.move", *columns([(n, *at) for n, at in fired.moved.items()], 6))
     return answers
 
 
 async def _bring_forward(tx: PostgresTransaction, earlier: Sequence[Earlier]) -> None:
     times = {each.run_id: each.visible_ms for each in earlier}
-    if await tx.rows(_advance.earlier, list(times), list(times.values()), tx.version):
-        tx.rings |= RUNS
+    if await tx.fetch("advance.earlier", list(times), list(times.values()), tx.version):
+        tx.wakeups |= RUNS
 
 
 async def _release_all(tx: PostgresTransaction, plan: Plan, now_ms: int) -> tuple[str, ...]:
@@ -161,39 +159,27 @@ async def _release_all(tx: PostgresTransaction, plan: Plan, now_ms: int) -> tupl
     alone = [release.run_id for release in plan.releases if release.alone]
     if others:
         await _release(tx, others, now_ms)
-    found = await tx.rows(_advance.alone, alone, tx.version, PREVIOUS_RUN, now_ms) if alone else []
+    found = await tx.fetch("advance.alone", alone, tx.version, PREVIOUS_RUN, now_ms) if alone else []
     held = [WaitingRun._make(row) for row in found]
     if not held:
         return ()
     looks = True
-    unread = await tx.rows(_advance.facts, [], tx.version, looks, plan.known, UNREAD_MAX, now_ms)
+    unread = await tx.fetch("advance.facts", [], tx.version, looks, plan.known, UNREAD_MAX, now_ms)
     going, staying = let_alone(alone, held, [row[5] for row in unread])
     if going:
         await _release(tx, going, now_ms)
     new = [run.id for run in staying if not run.is_behind]
     if new:
-        await tx.rows(_advance.hold, new, [PREVIOUS_RUN] * len(new), tx.version)
+        await tx.fetch("advance.hold", new, [PREVIOUS_RUN] * len(new), tx.version)
     return tuple([run.id for run in staying])
 
 
 async def _release(tx: PostgresTransaction, ids: Sequence[str], now_ms: int) -> None:
-    released = len(await tx.rows(_advance.release, ids, now_ms, tx.version))
+    released = len(await tx.fetch("advance.release", ids, now_ms, tx.version))
     if released:
         tx.counters.held -= released
         tx.counters.ready += released
-        tx.rings |= RUNS
-
-
-async def _cancel_all(tx: PostgresTransaction, orders: Sequence[CancelOrder], now_ms: int) -> None:
-    """As `cancel`, but the leader need not be told what it did itself."""
-    reasons: dict[str, str] = {}
-    for order in orders:
-        reasons.setdefault(order.run_id, order.reason)
-    found = [row for row in await tx.rows(_cancel.found, list(reasons)) if row[7] == tx.version]
-    waiting = [row for row in found if row[1] != LEASED]
-    await cancel_waiting(tx, waiting, [reasons[row[2]] for row in waiting], now_ms)
-    asked = [row for row in found if row[1] == LEASED and not row[8]]
-    await ask_to_stop(tx, [row[0] for row in asked], [reasons[row[2]] for row in asked])
+        tx.wakeups |= RUNS
 
 
 def _judged(update: JobUpdate, facts: dict[str, JobFacts]) -> Answer:
@@ -209,4 +195,4 @@ async def _update(tx: PostgresTransaction, updates: Sequence[JobUpdate]) -> None
         learnt = (memory_json(update.memory), update.memory.last_end_ms)
         rounds[-1][update.job_id] = (update.job_id, update.next_due_ms, update.last_due_ms, *learnt)
     for each in rounds:
-        await tx.rows(_advance.update, *columns(list(each.values()), 5))
+        await tx.fetch("advance.update", *columns(list(each.values()), 5))

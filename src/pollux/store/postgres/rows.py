@@ -6,20 +6,17 @@ with a NUL in it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
-from pollux.model import Job, Note, Run, RunState
+from pollux.model import Note, Run, RunState
 from pollux.store.contract import PAYLOAD_BYTES_MAX, RunsAlike
-from pollux.store.decoding import legible as plain_legible
-from pollux.store.relational.rows import PAYLOAD, RUN_COLUMNS, Row, checked_made_row, decode
-from pollux.store.relational.rows import job_row as plain_job_row
+from pollux.store.relational.rows import MADE_TEXTS, PAYLOAD, RUN_COLUMNS, RUN_TEXTS, Row, checked_made_row, decode
 from pollux.store.relational.rows import leased_run as plain_leased_run
 from pollux.store.relational.rows import run as plain_run
-from pollux.store.relational.rows import run_row as plain_run_row
 
 RUN_COLUMNS_OF_R = ", ".join(f"r.{name.strip()}" for name in RUN_COLUMNS.split(","))
 _IN_QUEUE = frozenset(("state", "held_reason", "visible_ms", "fence", "token", "owner", "lease_until_ms", "cancel"))
@@ -27,17 +24,14 @@ _IN_QUEUE |= {"progress", "version"}
 LIVE_COLUMNS = ", ".join(
     f"{'q' if name in _IN_QUEUE else 'r'}.{name}" for name in RUN_COLUMNS_OF_R.replace("r.", "").split(", ")
 )
+HELD_COLUMNS = LIVE_COLUMNS.replace("r.due_ms", "q.due_ms")
+LEASED_COLUMNS = LIVE_COLUMNS.replace("r.due_ms", "r.due_ms + 0 AS due_ms")
 COLUMNS = len(RUN_COLUMNS_OF_R.split(","))
-JOB_COLUMNS = 17
-_RUN_TEXTS = (4, 7, 8, 11, 18, 20, 25, 28)
-_MADE_TEXTS = (4, 7, 8, 11)
-_JOB_TEXTS = (3, 4, 5, 6, 7, 8)
 _alike = attrgetter(
     *("job_id", "due_ms", "cause", "key", "priority", "group", "target", "gated", "state", "held_reason"),
     *("visible_ms", "fence", "token", "cancel"),
 )
 _encode = msgspec.json.Encoder().encode
-T = TypeVar("T")
 _LEASE_TEXTS = (5, 8, 9)
 
 
@@ -55,7 +49,7 @@ def got(text: str) -> str:
     return text
 
 
-def _put_at(row: Row, places: Sequence[int]) -> Row:
+def put_at(row: Row, places: Sequence[int]) -> Row:
     if any(row[place] and ("\x00" in row[place] or "\x01" in row[place]) for place in places):
         whole = list(row)
         for place in places:
@@ -65,7 +59,7 @@ def _put_at(row: Row, places: Sequence[int]) -> Row:
 
 
 def made_row(run: Run) -> Row:
-    return _put_at(checked_made_row(run), _MADE_TEXTS)
+    return put_at(checked_made_row(run), MADE_TEXTS)
 
 
 class UniformRuns(NamedTuple):
@@ -113,28 +107,15 @@ def _as_alike(runs: Sequence[Run]) -> RunsAlike | None:
     return RunsAlike(runs[0], [run.id for run in runs], [*bodies])
 
 
-def run_row(run: Run) -> Row:
-    return _put_at(plain_run_row(run), _RUN_TEXTS)
-
-
-def job_row(job: Job, revision: int, definition: bytes) -> Row:
-    return _put_at(plain_job_row(job, revision, definition), _JOB_TEXTS)
-
-
 def run(row: Row) -> Run:
-    for place in _RUN_TEXTS:
+    for place in RUN_TEXTS:
         text = row[place]
         if text and "\x01" in text:
             whole = list(row)
-            for each in _RUN_TEXTS:
+            for each in RUN_TEXTS:
                 whole[each] = None if whole[each] is None else got(whole[each])
             return plain_run(tuple(whole))
     return plain_run(row)
-
-
-def legible(read: Callable[[Row], T], row: Row, kind: str) -> T:
-    """As it is read, or told which one cannot be."""
-    return plain_legible(read, row, f"{kind} {row[0]!r}")
 
 
 def note(row: Row) -> Note:

@@ -1,39 +1,23 @@
-"""The verbs of waiting runs: enqueue, cancel, revive."""
+"""Verbs of runs that are written down otherwise here than elsewhere: enqueue, counts, lines, and a part of prune."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
-from pollux.model import AT_THE_GATE, End, NotePut, RunState
-from pollux.store.contract import Answer, RunAnswer
+from pollux.model import NotePut, QueueDepth
+from pollux.store.contract import Answer, Counts, Pruning, RunAnswer
+from pollux.store.limits import counted_max
 from pollux.store.postgres.errors import NOT_PLAINLY
-from pollux.store.postgres.notes import tell_notes, write_notes
-from pollux.store.postgres.rows import UniformRuns, got, packed, put
-from pollux.store.postgres.sql import PostgresStatements
-from pollux.store.postgres.transaction import PostgresTransaction, TransactionRetry
-from pollux.store.relational.feed_entries import end_unrun
-from pollux.store.relational.rows import (
-    CANCELLED,
-    HELD,
-    ID,
-    JOB,
-    KEY,
-    LEASED,
-    READY,
-    STATE,
-    VERSION,
-    Row,
-    by_version,
-    made_in,
-)
-from pollux.store.relational.wakeup import ASKED, RUNS
+from pollux.store.postgres.rows import UniformRuns, got, packed
+from pollux.store.postgres.transaction import PostgresTransaction
+from pollux.store.relational.notes import add_notes_changed, write_notes
+from pollux.store.relational.records import count_dropped
+from pollux.store.relational.rows import HELD, ID, JOB, KEY, STATE, VERSION, Row, by_version, made_in
+from pollux.store.relational.runs import key_holders
+from pollux.store.relational.transaction import TransactionRetry
+from pollux.store.relational.wakeup import RUNS
 
 NULLABLE = (ID, KEY, KEY + 1)  # places that are sent whole: the key and the payload may be none
-
-_enqueue = PostgresStatements("enqueue")
-_cancel = PostgresStatements("cancel")
-_revive = PostgresStatements("revive")
-_settle = PostgresStatements("settle")
 
 
 class EnqueueFacts:
@@ -53,7 +37,7 @@ class EnqueueFacts:
 
 async def look(tx: PostgresTransaction, made: Sequence[Row]) -> EnqueueFacts:
     jobs, ids = list({row[JOB] for row in made}), [row[ID] for row in made]
-    tx.given_ms, waiting, there, ended = await tx.one(_enqueue.look, jobs, ids, tx.given_ms)
+    tx.given_ms, waiting, there, ended = await tx.one("enqueue.look", jobs, ids, tx.given_ms)
     return EnqueueFacts(waiting, there, ended)
 
 
@@ -61,14 +45,14 @@ async def enqueue_plainly(tx: PostgresTransaction, made: UniformRuns, ready_max:
     """All of them, in one statement; False: something stands against one, and nothing has happened."""
     job_id, due_ms, cause, _, _, priority, group, target, gated, _, _, visible_ms, _ = made.row[1:]
     same = (job_id, due_ms, cause, priority, group, target, gated, visible_ms)
-    tx.rings |= RUNS
-    text = _enqueue.one if len(made.ids) == 1 else _enqueue.plain
+    tx.wakeups |= RUNS
+    text = "enqueue.one" if len(made.ids) == 1 else "enqueue.plain"
     try:
-        found = await tx.rows(text, *made.given, *same, ready_max, *tx.bell(()), tx.given_ms)
+        found = await tx.fetch(text, *made.given, *same, ready_max, *tx.bell(()), tx.given_ms)
     except NOT_PLAINLY:
         found = []
     if not found:
-        tx.rings = 0
+        tx.wakeups = 0
         return False
     tx.counters_of(found[0][0])  # it is that version's bell
     return True
@@ -82,8 +66,8 @@ async def enqueue(
     unless_live: bool = False,  # noqa: FBT001, FBT002  the verb's
 ) -> list[RunAnswer]:
     if unless_live:
-        await tx.rows(_enqueue.lock_terms)
-        await tx.rows(_enqueue.lock_jobs, list({row[JOB] for row in made}))
+        await tx.fetch("enqueue.lock_terms")
+        await tx.fetch("enqueue.lock_jobs", list({row[JOB] for row in made}))
     facts = await look(tx, made)
     if unless_live:
         answers = [await _accept_unless_live(tx, row, facts, ready_max) for row in made]
@@ -91,11 +75,11 @@ async def enqueue(
         answers = await accept(tx, made, facts)
     else:
         answers = await _accept_below(tx, made, facts, ready_max)
-    tx.tell_arrived(arrived(made, answers, facts))
+    tx.add_arrived(arrived(made, answers, facts))
     if notes and any(answer.answer is Answer.OK for answer in answers):
         written: dict[str, None] = {}
         await write_notes(tx, notes, written)
-        await tell_notes(tx, written)
+        await add_notes_changed(tx, written)
     return answers
 
 
@@ -108,7 +92,7 @@ def arrived(made: Sequence[Row], answers: Sequence[RunAnswer], facts: EnqueueFac
 
 async def _accept_unless_live(tx: PostgresTransaction, row: Row, facts: EnqueueFacts, ready_max: int) -> RunAnswer:
     if row[JOB] in facts.jobs and not await known_runs(tx, [row[ID]]):
-        live = await tx.row(_enqueue.overlapping, row[JOB], await tx.now())
+        live = await tx.fetch_one("enqueue.overlapping", row[JOB], await tx.now())
         if live is not None:
             return RunAnswer(Answer.OVERLAPPED, row[ID], got(live[0]))
     [answer] = await _accept_below(tx, [row], facts, ready_max)
@@ -119,7 +103,7 @@ async def _accept_below(
     tx: PostgresTransaction, made: Sequence[Row], facts: EnqueueFacts, ready_max: int
 ) -> list[RunAnswer]:
     """As many as there is room for, in their order; what is known already needs none."""
-    known = facts.ended | {row[0] for row in await tx.rows(_enqueue.known, [row[ID] for row in made])}
+    known = facts.ended | {row[0] for row in await tx.fetch("enqueue.known", [row[ID] for row in made])}
     answers: list[RunAnswer] = []
     for row in made:
         if facts.waiting_of(row, tx.version) >= ready_max and row[ID] not in known:
@@ -156,9 +140,9 @@ async def _accept(tx: PostgresTransaction, made: Sequence[Row], facts: EnqueueFa
     if len(added) == len(made):
         return [RunAnswer(Answer.OK, row[ID]) for row in made]
     left = [row for row in made if row[ID] not in added]
-    known = facts.ended | {row[0] for row in await tx.rows(_enqueue.known, [row[ID] for row in left])}
+    known = facts.ended | {row[0] for row in await tx.fetch("enqueue.known", [row[ID] for row in left])}
     keys = [row[KEY] for row in left if row[KEY] is not None]
-    holders = {row[0]: row[1] for row in await tx.rows(_enqueue.holders, keys)} if keys else {}
+    holders = await key_holders(tx, keys)
     return [_explain(row, facts.jobs, added, known, holders) for row in made]
 
 
@@ -186,7 +170,7 @@ async def insert(tx: PostgresTransaction, made: Sequence[Row]) -> dict[str, int]
 
 async def _add(tx: PostgresTransaction, made: Sequence[Row]) -> dict[str, int]:
     """The numbers of those that are new."""
-    rows = await tx.rows(_enqueue.add, *packed(made, NULLABLE), await tx.now()) if made else []
+    rows = await tx.fetch("enqueue.add", *packed(made, NULLABLE), await tx.now()) if made else []
     return {row[0]: row[1] for row in rows}
 
 
@@ -197,119 +181,43 @@ def count_made(tx: PostgresTransaction, made: Sequence[Row]) -> None:
         counters.held += held
         counters.ready += len(some) - held
         if held < len(some):
-            tx.rings |= RUNS
+            tx.wakeups |= RUNS
 
 
 async def known_runs(tx: PostgresTransaction, ids: Sequence[str]) -> set[str]:
     """Those that are live or finished."""
-    return {row[0] for row in await tx.rows(_enqueue.known, ids)}
+    return {row[0] for row in await tx.fetch("enqueue.known", ids)}
 
 
-async def held_keys(tx: PostgresTransaction, keys: Sequence[str]) -> set[str]:
-    """Those that a live run has."""
-    return {row[0] for row in await tx.rows(_enqueue.holders, keys)} if keys else set()
+# counts
 
 
-# cancel
+async def counts(tx: PostgresTransaction, all_versions: bool) -> Counts:  # noqa: FBT001  called by position
+    return Counts(*await tx.one("counters.counts", None if all_versions else tx.version))
 
 
-async def cancel(tx: PostgresTransaction, run_ids: Sequence[str], job_id: str | None, reason: str) -> list[RunAnswer]:
-    now_ms = await tx.now()
-    if job_id is not None:
-        of_job = [row[0] for row in await tx.rows(_cancel.of_job, job_id)]
-        run_ids = [*run_ids, *(run_id for run_id in of_job if run_id not in set(run_ids))]
-    found: dict[str, Row] = {row[2]: row for row in await tx.rows(_cancel.found, run_ids)}
-    missing = [run_id for run_id in run_ids if run_id not in found]
-    ended = dict([tuple(row) for row in await tx.rows(_cancel.ended, missing)] if missing else [])
-    waiting: list[Row] = []
-    asked: list[int] = []
-    answers = []
-    for run_id in run_ids:
-        row = found.pop(run_id, None)
-        answer = Answer.ALREADY if ended.get(run_id) == CANCELLED else Answer.LOST
-        if row is not None:
-            answer = Answer.OK
-            ended[run_id] = CANCELLED
-            if row[1] != LEASED:
-                waiting.append(row)
-            elif row[8]:
-                answer = Answer.ALREADY
-            else:
-                asked.append(row[0])
-        answers.append(RunAnswer(answer, run_id))
-    await ask_to_stop(tx, asked, [reason] * len(asked))
-    tx.tell_ends(await cancel_waiting(tx, waiting, [reason] * len(waiting), now_ms))
-    return answers
+async def lines(tx: PostgresTransaction, before: str | None) -> tuple[QueueDepth, ...]:
+    if before is None:
+        rows = await tx.fetch("counters.lines", tx.version, tx.given_ms)
+    else:
+        rows = await tx.fetch("counters.ahead", tx.version, tx.given_ms, before, counted_max(before) + 1)
+    return tuple([QueueDepth(*row) for row in rows])
 
 
-async def ask_to_stop(tx: PostgresTransaction, seqs: Sequence[int], reasons: Sequence[str]) -> None:
-    """Leave a request beside each lease."""
-    if seqs:
-        await tx.rows(_cancel.ask, seqs, [put(reason or "cancelled") for reason in reasons])
-        tx.rings |= ASKED
+# prune
 
 
-async def cancel_waiting(
-    tx: PostgresTransaction, rows: Sequence[Row], reasons: Sequence[str], now_ms: int
-) -> list[tuple[int, End]]:
-    """Runs that nobody runs end here.  Rows are (seq, state, id, job_id, due_ms, cause, gated, version, ...)."""
-    if not rows:
-        return []
-    why = [reason or "cancelled" for reason in reasons]
-    await tx.rows(_cancel.finish, [row[0] for row in rows], [put(each) for each in why], now_ms)
-    ended = {row[2] for row in rows}
-    tx.made = [run_id for run_id in tx.made if run_id not in ended]  # made and ended in one write
-    for row in rows:
-        counters = tx.counters_of(row[7])
-        counters.held -= row[1] == HELD
-        counters.ready -= row[1] == READY
-        counters.leased -= row[1] == LEASED
-    pairs = zip(rows, why, strict=True)
-    return [(row[7], end_unrun(tuple(row)[2:7], RunState.CANCELLED, now_ms, error=each)) for row, each in pairs]
+async def prunable(tx: PostgresTransaction, what: Pruning) -> tuple[bool, str]:
+    """Whether anything may go, and who wrote last.  Most of the time there is nothing, and nothing is locked."""
+    times = (what.unchanged_before_ms, what.finished_before_ms, what.dead_before_ms, what.once_before_ms)
+    found, writers = await tx.one("prune.any", *times, what.dead_max, what.log_max)
+    return bool(found or what.ids or what.version is not None), writers
 
 
-# revive
+async def excess_jobs(tx: PostgresTransaction, keep: int, limit: int) -> list[str]:
+    """The jobs that have more than so many finished runs.  It walks over all jobs, apart and without locks."""
+    return [row[0] for row in await tx.fetch("prune.beyond", keep, limit)]
 
 
-async def revive(tx: PostgresTransaction, run_ids: Sequence[str]) -> list[RunAnswer]:
-    now_ms = await tx.now()
-    found = {row[0]: row for row in await tx.rows(_revive.found, run_ids)}
-    wanted = list({row[4] for row in found.values()})
-    jobs = {row[0]: row[1] for row in await tx.rows(_settle.jobs, wanted)} if found else {}
-    asked = [found[run_id] for run_id in dict.fromkeys(run_ids) if run_id in found and found[run_id][4] in jobs]
-    back: set[str] = set()
-    if asked:
-        seqs, versions = [row[1] for row in asked], [jobs[row[4]] for row in asked]
-        back = {row[0] for row in await tx.rows(_revive.revive, seqs, AT_THE_GATE, now_ms, versions)}
-    keys = [row[3] for row in asked if row[0] not in back and row[3] is not None]
-    holders = {row[0]: row[1] for row in await tx.rows(_enqueue.holders, keys)} if keys else {}
-    answers = []
-    for run_id in run_ids:
-        row = found.get(run_id)
-        answers.append(_revived(run_id, row, jobs, back, holders))
-        if answers[-1].answer is Answer.OK:
-            del found[run_id]
-    _count_revived(tx, [(jobs[row[4]], row) for row in asked if row[0] in back])
-    return answers
-
-
-def _count_revived(tx: PostgresTransaction, back: Sequence[tuple[int, Row]]) -> None:
-    tx.shared.dead -= len(back)
-    for version, row in back:
-        counters = tx.counters_of(version)
-        counters.held += row[2]
-        counters.ready += not row[2]
-        tx.rings |= 0 if row[2] else RUNS
-    tx.tell_arrived([(version, row[0]) for version, row in back if row[2]])
-
-
-def _revived(run_id: str, row: Row | None, jobs: Container[str], back: set[str], holders: dict[str, str]) -> RunAnswer:
-    if row is None:
-        return RunAnswer(Answer.LOST, run_id)
-    if row[4] not in jobs:
-        return RunAnswer(Answer.STALE, run_id)
-    if run_id in back:
-        return RunAnswer(Answer.OK, run_id)
-    if row[3] not in holders:
-        raise TransactionRetry
-    return RunAnswer(Answer.CONFLICT, run_id, got(holders[row[3]]))
+async def drop_excess(tx: PostgresTransaction, job_ids: list[str], keep: int, limit: int) -> int:
+    return count_dropped(tx, await tx.fetch("prune.excess", job_ids, keep, limit))

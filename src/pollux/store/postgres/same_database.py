@@ -13,10 +13,7 @@ from asyncpg import Connection
 from msgspec import Struct
 
 from pollux.errors import InvalidInput
-from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import PostgresTransaction
-
-_sql = PostgresStatements("place")
 
 
 class DatabaseIdentity(Struct, frozen=True):
@@ -34,8 +31,8 @@ class DatabaseIdentity(Struct, frozen=True):
 
 
 async def place_of(tx: PostgresTransaction, schema: str) -> DatabaseIdentity:
-    database, number, schema_number, may_ask = await tx.one(_sql.place, f'"{schema}"')
-    return DatabaseIdentity(database, number, schema_number, (await tx.one(_sql.server))[0] if may_ask else None)
+    database, number, schema_number, may_ask = await tx.one("inspect.place", f'"{schema}"')
+    return DatabaseIdentity(database, number, schema_number, (await tx.one("inspect.number"))[0] if may_ask else None)
 
 
 class HomeDatabase:

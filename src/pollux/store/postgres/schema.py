@@ -13,8 +13,9 @@ from asyncpg import Connection, InsufficientPrivilegeError
 
 from pollux.errors import StoreRefused
 from pollux.store.postgres.address import PostgresAddress
-from pollux.store.postgres.transaction import SCHEMA_LOCK, SchemaStatements
+from pollux.store.postgres.transaction import SchemaStatements
 from pollux.store.relational.sql import Migration, migrations_of
+from pollux.store.relational.transaction import SCHEMA_LOCK
 
 MARK = "pollux"
 SERVER_MIN = 130_000

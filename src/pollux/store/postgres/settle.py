@@ -8,16 +8,16 @@ seen: a follow-up that wants a key which another run of the same call frees, or 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from operator import itemgetter
 
 from pollux.model import PROGRESS_CHARS_MAX, Done, End, Ended, NotePut, Verdict
 from pollux.store.contract import Answer
 from pollux.store.postgres.errors import NOT_PLAINLY
-from pollux.store.postgres.notes import tell_notes, write_notes
-from pollux.store.postgres.rows import columns, got, packed, put
+from pollux.store.postgres.rows import got, packed, put
 from pollux.store.postgres.runs import accept, arrived, look
-from pollux.store.postgres.sql import PostgresStatements
 from pollux.store.postgres.transaction import PostgresTransaction
+from pollux.store.relational.notes import add_notes_changed, write_notes
 from pollux.store.relational.plan import SCHEDULED, keys_of
 from pollux.store.relational.rows import DEAD, DONE, HELD, HISTORY_PLAIN, JOB, LEASED, Row, encode
 from pollux.store.relational.settle import (
@@ -35,12 +35,51 @@ from pollux.store.relational.settle import (
 )
 from pollux.store.relational.wakeup import FEED, RUNS
 
-_sql = PostgresStatements("settle")
 KEY_FREED, VERSION = 15, 16  # behind the columns of `FoundRun`: the key, the version, and the time
 GRANTED = 9  # the version in a grant
 # A run that was asked for is `later` (see migration 0008) while its retry is far, too.  All its index entries are
 # written anew for that, so one whose retry is near stays where it is: few are near at any moment.
 NEAR_MS = 10_000
+CLAIMED_MAX = 50_000  # runs that a cache remembers
+
+
+class SettleCache:
+    """The runs that a handle claimed, as far as a plain settlement needs them: rows of `FoundRun` by id, and versions.
+
+    With it the whole settlement is one statement, which checks that the leases still hold.  Other runs are read first.
+    """
+
+    def __init__(self, most: int = CLAIMED_MAX) -> None:
+        self._most = most
+        self._held: dict[str, Row] = {}
+
+    def add(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._held[row[0]] = row
+        excess = len(self._held) - self._most
+        if excess > 0:  # leases that nobody settled here
+            for run_id in list(islice(self._held, excess)):
+                del self._held[run_id]
+
+    def take(self, items: Sequence[PreparedSettlement]) -> list[Row] | None:
+        """What is known of all of them, if each is ours and ends plainly, all in one version; then it is forgotten."""
+        rows = [self._held.pop(item.settlement.run_id, None) for item in items]
+        found = [row for row, item in zip(rows, items, strict=True) if row is not None and _is_plain(row, item)]
+        is_whole = len(found) == len(items) and len({row[-1] for row in found}) == 1
+        return found if is_whole else None
+
+
+def _is_plain(row: Row, item: PreparedSettlement) -> bool:
+    settlement = item.settlement
+    verdict, outcome = settlement.verdict, settlement.outcome
+    return (
+        type(verdict) is Done
+        and not verdict.clears
+        and outcome is not None
+        and not outcome.crashed
+        and row[2] == settlement.token
+        and not (item.follow_ups or item.notes or settlement.progress)
+    )
 
 
 async def settle_plainly(tx: PostgresTransaction, items: Sequence[PreparedSettlement], rows: Sequence[Row]) -> bool:
@@ -58,11 +97,11 @@ async def settle_plainly(tx: PostgresTransaction, items: Sequence[PreparedSettle
     finished.sort(key=itemgetter(0))
     version = rows[0][GRANTED]
     tx.counters_of(version)  # it is that version's bell
-    tx.rings |= FEED
+    tx.wakeups |= FEED
     try:
-        await tx.rows(_sql.done, *packed(finished, (0, 6, 8)), encode(Ended(tuple(ends))), *tx.bell(), version)
+        await tx.fetch("settle.done", *packed(finished, (0, 6, 8)), encode(Ended(tuple(ends))), *tx.bell(), version)
     except NOT_PLAINLY:
-        tx.rings = 0
+        tx.wakeups = 0
         return False
     return True
 
@@ -70,12 +109,12 @@ async def settle_plainly(tx: PostgresTransaction, items: Sequence[PreparedSettle
 async def settle(tx: PostgresTransaction, items: Sequence[PreparedSettlement]) -> list[Answer]:
     jobs = await _standing_jobs(tx, items)
     ids = [item.settlement.run_id for item in items]
-    rows = await tx.rows(_sql.found, ids, tx.given_ms)
+    rows = await tx.fetch("settle.found", ids, tx.given_ms)
     found = {row[0]: _found(row) for row in rows}
     now_ms = rows[0][-1] if rows else 0
     tx.given_ms = now_ms or tx.given_ms
     missing = [run_id for run_id in ids if run_id not in found]
-    ended = {row[0]: row for row in await tx.rows(_sql.ended, missing)} if missing else {}
+    ended = {row[0]: row for row in await tx.fetch("settle.ended", missing)} if missing else {}
     answers, ours = _ours(items, found, ended)
     versions = {row[0]: row[VERSION] for row in rows}
     batch = _PostgresSettle(tx, now_ms, versions, jobs)
@@ -121,7 +160,7 @@ async def _standing_jobs(tx: PostgresTransaction, items: Sequence[PreparedSettle
     wanted = {row[JOB] for item in items for row in item.follow_ups}
     if not (again or wanted):
         return set()
-    return {row[0] for row in await tx.rows(_sql.standing, again, list(wanted))}
+    return {row[0] for row in await tx.fetch("settle.standing", again, list(wanted))}
 
 
 def _must_step(ours: Ours, freed: set[str | None]) -> bool:
@@ -164,7 +203,7 @@ class _PostgresSettle:
     async def _take_letters(self, ours: Ours) -> dict[str, int]:
         """Make history of the dead letters that go; answers for how many deaths they stood, by job."""
         ids = {run.job_id for run, item in ours if takes_letters(item.settlement.verdict)}
-        gone = await self.tx.rows(_sql.clear_dead_letters, list(ids)) if ids else []
+        gone = await self.tx.fetch("settle.clear_dead_letters", list(ids)) if ids else []
         self.tx.shared.dead -= sum(row[1] for row in gone)
         return {row[0]: row[2] for row in gone}
 
@@ -182,13 +221,13 @@ class _PostgresSettle:
             self.arrived.append((version, run.id))
         else:
             self.tx.counters_of(version).ready += 1
-            self.tx.rings |= RUNS
+            self.tx.wakeups |= RUNS
         return end
 
     async def tell(self) -> None:
-        self.tx.tell_ends(self.ends)
-        self.tx.tell_arrived(self.arrived)
-        await tell_notes(self.tx, self.notes)
+        self.tx.add_ends(self.ends)
+        self.tx.add_arrived(self.arrived)
+        await add_notes_changed(self.tx, self.notes)
 
 
 class _Writes:
@@ -225,9 +264,9 @@ class _Writes:
     async def write(self, tx: PostgresTransaction) -> None:
         finished = [(seq, *after, *told) for seq, after, told in self._finished]
         tx.shared.dead += self._dead
-        for sql, rows in ((_sql.finish, finished), (_sql.retry, self.retried), (_sql.hand_back, self.handed_back)):
-            if rows:
-                await tx.rows(sql, *columns(rows, 0))
+        await tx.write_rows("settle.finish", finished)
+        await tx.write_rows("settle.retry", self.retried)
+        await tx.write_rows("settle.hand_back", self.handed_back)
 
 
 def _told(item: PreparedSettlement) -> Row:

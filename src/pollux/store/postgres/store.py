@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import asyncpg
@@ -18,22 +18,23 @@ import asyncpg
 from pollux.clock import Clock, SystemClock
 from pollux.errors import InvalidInput
 from pollux.model import SCHEDULER_VERSION, FeedItem, Job, Node, Note, NotePut, Plan, Run, Term, check_version
-from pollux.store.backend import Look, MovedAway, Page
+from pollux.store.backend import Look
 from pollux.store.contract import Advanced, Answer, Audit, Capabilities, Claimed, Feed, Pruning, RunAnswer, Settlement
-from pollux.store.dump_format import TermRecord, Tombstone
 from pollux.store.handle import StoreHandle
 from pollux.store.job_cache import JobCache
-from pollux.store.postgres import claim, jobs, listing, nodes, notes, plan, prune, records, rows, runs, versions
+from pollux.store.postgres import claim, plan, rows, runs
 from pollux.store.postgres.address import PostgresAddress, read_address
 from pollux.store.postgres.claim import Claimer
 from pollux.store.postgres.database import PostgresDatabase
-from pollux.store.postgres.settle import settle, settle_plainly
-from pollux.store.postgres.settle_cache import SettleCache
+from pollux.store.postgres.settle import SettleCache, settle, settle_plainly
 from pollux.store.postgres.transaction import PostgresTransaction
-from pollux.store.postgres.wakeup import PostgresListener, PostgresRest
-from pollux.store.relational.rows import Row, entry
+from pollux.store.postgres.wakeup import PostgresListener, PostgresRest, Pulse
+from pollux.store.relational import nodes, records
+from pollux.store.relational.rows import Row, encode, entry
+from pollux.store.relational.runs import get_runs
 from pollux.store.relational.settle import prepare
-from pollux.store.relational.wakeup import ASKED, FEED, RUNS
+from pollux.store.relational.verbs import SHARED_VERBS, Verb, decoded_dump, whole
+from pollux.store.relational.wakeup import ASKED, FEED, RUNS, WAKE
 from pollux.store.server_clock import ServerClock
 from pollux.store.values import ClaimRequest
 from pollux.store.versions import shut
@@ -42,17 +43,15 @@ DEADLINE_MS = 10_000
 SLACK_MS = 2_000  # of the handle after it: a refusal by the server gives its reason
 TWIN_POOL = 2
 T = TypeVar("T")
-Verb = Callable[..., Awaitable[T]]
 
-VERBS: dict[str, Verb[Any]] = {
-    verb.__name__: verb
-    for verb in (
-        *(jobs.put_jobs, jobs.delete_jobs, jobs.move_jobs, jobs.get_jobs, jobs.list_jobs, jobs.due),
-        *(runs.cancel, runs.revive, listing.get_runs, listing.list_runs, listing.counts, listing.lines),
-        *(notes.put_notes, notes.notes, nodes.nodes, nodes.resign, versions.versions, versions.wake),
-        *(records.log, records.read_log, records.dump, records.load),
-    )
-}
+
+async def wake(tx: PostgresTransaction) -> None:
+    """Handles that listen are notified, the others see it in the counts."""
+    await tx.fetch("versions.wake", SCHEDULER_VERSION)
+    tx.wakeups |= WAKE
+
+
+VERBS: dict[str, Verb[Any]] = {**SHARED_VERBS, "counts": runs.counts, "lines": runs.lines, "wake": wake}
 
 
 class PostgresOpenState:
@@ -110,7 +109,7 @@ class PostgresBackend:
         if self.address.listen:
             opened.listener.hear_by(database.connect, database.space.channel)
         else:
-            opened.listener.feel_by(partial(database.read, versions.pulse, SCHEDULER_VERSION))
+            opened.listener.feel_by(partial(database.read, _pulse, SCHEDULER_VERSION))
         opened.loop, opened.pid = asyncio.get_running_loop(), os.getpid()
 
     async def close(self) -> None:
@@ -132,7 +131,7 @@ class PostgresBackend:
 
     async def read(self, verb: str, *args: Any, now_ms: int | None = None) -> Any:
         answer = await self._read(now_ms, VERBS[verb], *args)
-        return self._decoded(answer) if verb == "dump" else answer
+        return decoded_dump(answer, self) if verb == "dump" else answer
 
     async def write(
         self, verb: str, *args: Any, audit: Audit | None = None, now_ms: int | None = None, unless_moved: bool = False
@@ -144,27 +143,26 @@ class PostgresBackend:
                 return await self._elect(*args, now_ms=now_ms)
             case "renew":
                 return await self._read(now_ms, claim.renew, *args)
-            case "move_jobs":
-                await self._count_in(args[1])
-            case "load":
-                for version in {getattr(record, "scheduler_version", SCHEDULER_VERSION) for record in args[0]}:
-                    await self._count_in(check_version(version))
         return await self._write(now_ms, VERBS[verb], *args, audit=audit, unless_moved=unless_moved)
 
     async def _beat(self, node: Node, ttl_ms: int, *, now_ms: int | None) -> None:
-        await self._count_in(node.scheduler_version)
+        """Nearly every beat is that of a node that does the same as before, in one statement."""
         known = self.opened.beats.pop(node.id, None)
         does_as_before = ttl_ms > 0 and known is not None and known.does_as(node)
-        if not does_as_before or not await self._read(now_ms, nodes.beat_again, node, ttl_ms):
-            await self._write(now_ms, nodes.beat, node, ttl_ms)
+        if not does_as_before or not await self._read(now_ms, _beat_again, node, ttl_ms):
+            await self._write(now_ms, _beat_first, node, ttl_ms)
         self.opened.beats = {node.id: node} if ttl_ms else {}
 
     async def _elect(self, node_id: str, ttl_ms: int, *, now_ms: int | None) -> Term:
-        if (standing := await self._read(now_ms, nodes.go_on, node_id, ttl_ms)) is not None:
-            term, pulse = standing
-            self.opened.listener.feel(pulse)
-            return term
-        return await self._write(now_ms, nodes.elect, node_id, ttl_ms)
+        """In nearly every election the holder renews its term, or that of another one lasts: one statement.
+
+        It answers the pulse, too: a standby asks so often that no other question for it is needed.
+        """
+        row = await self._read(now_ms, _hold_term, node_id, ttl_ms)
+        if row is None:
+            return await self._write(now_ms, nodes.elect, node_id, ttl_ms)
+        self.opened.listener.feel((row[4], row[5]))
+        return Term(*row[:4])
 
     async def feed(self, limit: int, *, now_ms: int | None) -> Look[Feed]:
         known = self._entries
@@ -207,12 +205,12 @@ class PostgresBackend:
         """As `enqueue`, inside the transaction of an asyncpg connection: there when it commits, and only then."""
         _check_transaction(connection, "enqueue")
         args = [rows.made_row(run) for run in made], (), ready_max, False
-        whole = partial(_whole, runs.enqueue, args, None, unless_moved)
-        return await self.database.join(connection, whole, self.version, now_ms)
+        verb = partial(whole, verb=runs.enqueue, args=args, audit=None, unless_moved=unless_moved)
+        return await self.database.join(connection, verb, self.version, now_ms)
 
     async def get_runs_in(self, connection: Any, ids: Sequence[str]) -> dict[str, Row]:
         _check_transaction(connection, "get_runs")
-        return await self.database.join(connection, partial(listing.get_runs, ids=ids), self.version, None)
+        return await self.database.join(connection, partial(get_runs, ids=ids), self.version, None)
 
     async def claim(self, request: ClaimRequest, *, now_ms: int | None) -> Look[Claimed]:
         await self._count_in(self.version)
@@ -234,15 +232,15 @@ class PostgresBackend:
         return await self._write(now_ms, settle, items)
 
     async def prune(self, what: Pruning, *, audit: Audit | None, now_ms: int | None, unless_moved: bool) -> int:
-        has_any, writers = await self._read(None, prune.look, what)
+        has_any, writers = await self._read(None, runs.prunable, what)
         gone = 0
         if has_any:
-            gone = await self._write(now_ms, prune.prune, what, audit=audit, unless_moved=unless_moved)
+            gone = await self._write(now_ms, records.prune, what, audit=audit, unless_moved=unless_moved)
         keep, opened = what.keep_per_job, self.opened
         if keep is not None and gone < what.limit and (keep, writers) != opened.kept:
-            found = await self._read(None, prune.beyond, keep, what.limit - gone)
+            found = await self._read(None, runs.excess_jobs, keep, what.limit - gone)
             if found:
-                gone += await self._write(None, prune.drop_excess, found, keep, what.limit - gone)
+                gone += await self._write(None, runs.drop_excess, found, keep, what.limit - gone)
             else:
                 opened.kept = keep, writers  # nothing can be beyond before the next write
         return gone
@@ -274,24 +272,6 @@ class PostgresBackend:
     def note(self, row: Row) -> Note:
         return rows.note(row)
 
-    def _decoded(self, page: Page) -> Page:
-        return Page([(kind, self._record(kind, row)) for kind, row in page.rows], page.next)
-
-    def _record(self, kind: str, row: Row) -> Any:
-        match kind:
-            case "term":
-                return TermRecord(*row)
-            case "tomb":
-                return Tombstone(*row)
-            case "job":
-                return rows.legible(self.job, row, "job")
-            case "run":
-                return self.run(row)
-            case "note":
-                return self.note(row)
-            case _:
-                return records.line_of(row)
-
     # calls
 
     @property
@@ -306,34 +286,42 @@ class PostgresBackend:
         """Before the first write in a version: it gets its counts."""
         database = self.database
         if version not in self.opened.counted:
-            await database.read(lambda tx: versions.ensure(tx, version), version)
+            await database.read(lambda tx: tx.fetch("versions.ensure", version), version)
             self.opened.counted.add(version)
 
     async def _write(
         self, now_ms: int | None, verb: Verb[T], *args: Any, audit: Audit | None = None, unless_moved: bool = False
     ) -> T:
         await self._count_in(self.version)
-        whole = partial(_whole, verb, args, audit, unless_moved)
-        return await self.database.write(whole, self.version, now_ms, self.opened.listener.ring)
+        call = partial(whole, verb=verb, args=args, audit=audit, unless_moved=unless_moved)
+        return await self.database.write(call, self.version, now_ms, self.opened.listener.ring)
 
     async def _read(self, now_ms: int | None, verb: Verb[T], *args: Any) -> T:
         return await self.database.read(lambda tx: verb(tx, *args), self.version, now_ms)
 
 
-async def _whole(
-    verb: Verb[T],
-    args: tuple[Any, ...],
-    audit: Audit | None,
-    unless_moved: bool,  # noqa: FBT001  called by position
-    tx: PostgresTransaction,
-) -> T:
-    """A verb with what goes along: the look whether the store was moved, and the lines of the audit log."""
-    if unless_moved and await notes.is_sealed(tx):
-        raise MovedAway
-    answer = await verb(tx, *args)
-    if audit is not None:
-        await records.log(tx, audit.of(cast("Any", answer)))
-    return answer
+async def _beat_first(tx: PostgresTransaction, node: Node, ttl_ms: int) -> None:
+    await nodes.beat(tx, node, ttl_ms)
+    await tx.fetch("counters.gather")
+
+
+async def _beat_again(tx: PostgresTransaction, node: Node, ttl_ms: int) -> bool:
+    """True if the node was still there.  It gathers the counts that users' transactions left, so that they stay few."""
+    body = encode(node)
+    row = await tx.fetch_one("nodes.again", node.id, node.seats, ttl_ms, body, tx.given_ms, node.scheduler_version)
+    if row is not None and row[0]:
+        await tx.fetch("counters.gather")
+    return row is not None
+
+
+async def _hold_term(tx: PostgresTransaction, node_id: str, ttl_ms: int) -> Row | None:
+    return await tx.fetch_one("nodes.go_on", tx.given_ms, ttl_ms, node_id, tx.version)
+
+
+async def _pulse(tx: PostgresTransaction) -> Pulse:
+    """Another one after every write, since each changes a count; and how often all waits were called back."""
+    writers, wakes = await tx.one("versions.pulse")
+    return writers, wakes
 
 
 class PostgresStore(StoreHandle):

@@ -13,20 +13,30 @@ from typing import Any
 
 from asyncpg import Connection
 
-from pollux.model import SCHEDULER_VERSION, Arrived, End, Ended, Entry
-from pollux.store.postgres.rows import LIVE_COLUMNS, RUN_COLUMNS_OF_R
-from pollux.store.postgres.sql import PostgresStatements
+from pollux.model import SCHEDULER_VERSION, Ended, Entry
+from pollux.store.postgres.rows import (
+    HELD_COLUMNS,
+    LEASED_COLUMNS,
+    LIVE_COLUMNS,
+    RUN_COLUMNS_OF_R,
+    columns,
+    got,
+    put,
+    put_at,
+)
 from pollux.store.postgres.wakeup import PostgresNotifier
-from pollux.store.relational.rows import Row, by_version, encode
+from pollux.store.relational.rows import Row, encode
+from pollux.store.relational.sql import NamedStatements
+from pollux.store.relational.transaction import Transaction, TransactionRetry
 from pollux.store.relational.wakeup import FEED
 
-JOBS_LOCK, NOTES_LOCK, LOG_LOCK, SCHEMA_LOCK = range(1, 5)
 REACH = 100_000  # numbers that are passed over at once
-_sql = PostgresStatements("finish")
-
-
-class TransactionRetry(Exception):
-    """Somebody else was quicker: undo, and begin again."""
+_COLUMNS = {
+    "{run_columns}": RUN_COLUMNS_OF_R,
+    "{live_columns}": LIVE_COLUMNS,
+    "{held_columns}": HELD_COLUMNS,
+    "{leased_columns}": LEASED_COLUMNS,
+}
 
 
 class SchemaStatements:
@@ -36,16 +46,14 @@ class SchemaStatements:
         self.schema = schema
         self.channel = f"pollux_{schema}"
         self.lock_number = int.from_bytes(schema.encode()[-8:], "big") % (2**31 - 1)
-        self._written: dict[str, str] = {}
+        self.named = NamedStatements(__package__, self.sql)
         self.statements = 0  # sent so far, for tests and benchmarks
 
     def sql(self, template: str) -> str:
-        found = self._written.get(template)
-        if found is None:
-            found = template.replace("{s}", f'"{self.schema}"').replace("{run_columns}", RUN_COLUMNS_OF_R)
-            found = found.replace("{live_columns}", LIVE_COLUMNS)
-            self._written[template] = found
-        return found
+        text = template.replace("{s}", f'"{self.schema}"')
+        for name, names in _COLUMNS.items():
+            text = text.replace(name, names)
+        return text
 
 
 def said_by(sender: str, kinds: int, versions: Iterable[int]) -> str:
@@ -67,7 +75,7 @@ class PostgresCounters:
         return [*counts, self.clock_ms]
 
 
-class PostgresTransaction:
+class PostgresTransaction(Transaction):
     """One write (or a few reads) under way on one connection.  `now_ms` is None until the server was asked."""
 
     def __init__(
@@ -84,10 +92,10 @@ class PostgresTransaction:
         self.is_owed = False  # the bell, which could not go along
         self._connection, self._space, self.given_ms, self._sender = connection, space, given_ms, sender
         self.version = version  # the handle's own
-        self.rings = 0
+        self.wakeups = 0
         self.made: list[str] = []  # ids that must not have ended meanwhile
         self._counters_by_version: dict[int, PostgresCounters] = {}
-        self._told: dict[int, list[tuple[int, bytes]]] = {}
+        self._entries: dict[int, list[tuple[int, bytes]]] = {}
         self._locks: set[int] = set()
 
     def counters_of(self, version: int) -> PostgresCounters:
@@ -95,16 +103,6 @@ class PostgresTransaction:
         if found is None:
             found = self._counters_by_version[version] = PostgresCounters()
         return found
-
-    @property
-    def counters(self) -> PostgresCounters:
-        """Of the handle's own version."""
-        return self.counters_of(self.version)
-
-    @property
-    def shared(self) -> PostgresCounters:
-        """Of all versions: what is dead, and the stops."""
-        return self.counters_of(SCHEDULER_VERSION)
 
     @property
     def touched(self) -> frozenset[int]:
@@ -118,76 +116,113 @@ class PostgresTransaction:
         )
         return moment
 
-    async def rows(self, sql: str, *args: Any) -> list[Row]:
+    async def fetch(self, name: str, *args: Any) -> list[Row]:
+        return await self.fetch_text(self._space.named[name], args)
+
+    async def fetch_text(self, sql: str, values: Sequence[Any]) -> list[Row]:
         self._space.statements += 1
-        found: list[Row] = await self._connection.fetch(self._space.sql(sql), *args)
+        found: list[Row] = await self._connection.fetch(sql, *values)
         return found
 
-    async def row(self, sql: str, *args: Any) -> Row | None:
-        found = await self.rows(sql, *args)
-        return found[0] if found else None
+    async def one(self, name: str, *args: Any) -> Row:
+        return (await self.fetch(name, *args))[0]
 
-    async def one(self, sql: str, *args: Any) -> Row:
-        return (await self.rows(sql, *args))[0]
+    async def write_rows(self, name: str, rows: Sequence[Row], *same: Any) -> list[Row]:
+        return await self.fetch(name, *columns(rows, 0), *same) if rows else []
+
+    def text(self, name: str) -> str:
+        return self._space.named[name]
+
+    @staticmethod
+    def contains(column: str) -> str:
+        return f"strpos({column}, {{}}) > 0"
+
+    @staticmethod
+    def place(number: int) -> str:
+        return f"${number}"
+
+    def put(self, text: str) -> str:
+        return put(text)
+
+    def put_at(self, row: Row, places: Sequence[int]) -> Row:
+        return put_at(row, places)
+
+    def got(self, text: str) -> str:
+        return got(text)
 
     async def now(self) -> int:
         if self.given_ms is None:
-            self.given_ms = (await self.one(_sql.now))[0]
+            self.given_ms = (await self.one("counters.now"))[0]
         return self.given_ms
 
     async def lock(self, what: int) -> None:
         """One at a time, until this write ends."""
         if what not in self._locks:
             self._locks.add(what)
-            await self.rows(_sql.lock, self._space.lock_number, what)
+            await self.fetch("counters.lock", what)
 
     async def catch_up(self) -> None:
         """New runs get numbers behind all that there are."""
-        await self.rows(_sql.catch_up)
+        await self.fetch("counters.catch_up")
 
     async def step_over(self) -> None:
         """Numbers that rows have which we did not make: the next that is asked for is a free one."""
-        await self.rows(_sql.step_over, REACH)
+        await self.fetch("counters.step_over", REACH)
 
-    def tell(self, version: int, entry: Entry) -> None:
-        """Put an entry into the inbox of a version's leader."""
+    async def ensure(self, version: int) -> None:
+        if version != self.version:  # which has its counts before any write
+            await self.fetch("versions.ensure", version)
+
+    async def clock_ms(self, versions: Iterable[int]) -> int:
+        return int((await self.one("versions.clock", [*versions]))[0])
+
+    async def dead(self) -> int:
+        return int((await self.one("versions.dead"))[0]) + self.shared.dead
+
+    async def forget_version(self, version: int) -> bool:
+        if (await self.one("versions.left", version))[0]:
+            return False
+        await self.fetch("versions.drop", version)
+        return True
+
+    def next_revision(self) -> None:
+        return None
+
+    async def pass_revision(self, revision: int) -> None:
+        await self.fetch("notes.pass_revision", revision)
+
+    async def unread_ends(self, versions: Sequence[int]) -> list[Row]:
+        return await self.fetch("versions.unread_ends", versions)
+
+    def add_entry(self, version: int, entry: Entry) -> None:
         ends = len(entry.ends) if type(entry) is Ended else 0
-        self._told.setdefault(version, []).append((ends, encode(entry)))
+        self._entries.setdefault(version, []).append((ends, encode(entry)))
         counters = self.counters_of(version)
         counters.feed += 1
         counters.ends += ends
-        self.rings |= FEED
-
-    def tell_ends(self, ends: Sequence[tuple[int, End]]) -> None:
-        """Each with the version it ended in: one entry a version."""
-        for version, some in by_version(ends).items():
-            self.tell(version, Ended(tuple(some)))
-
-    def tell_arrived(self, run_ids: Sequence[tuple[int, str]]) -> None:
-        for version, some in by_version(run_ids).items():
-            self.tell(version, Arrived(tuple(some)))
+        self.wakeups |= FEED
 
     def bell(self, versions: Iterable[int] | None = None) -> tuple[str, str]:
         """The channel, and what is said there with this write; for all that it touched, if no versions are named."""
-        self.is_owed = bool(self.rings) and self._bells is not None and not self._bells.may_go_along()
+        self.is_owed = bool(self.wakeups) and self._bells is not None and not self._bells.may_go_along()
         concerned = self.touched if versions is None else versions
-        said = said_by(self._sender, self.rings, concerned) if self.rings and not self.is_owed else ""
+        said = said_by(self._sender, self.wakeups, concerned) if self.wakeups and not self.is_owed else ""
         return self._space.channel, said
 
     async def finish(self, *, is_users: bool = False) -> None:
         """Write down what was gathered, version by version; the last thing before the commit."""
         rows = {version: counters.row() for version, counters in sorted(self._counters_by_version.items())}
         concerned = [version for version, row in rows.items() if any(row)]
-        if not (concerned or self.rings or self.made):
+        if not (concerned or self.wakeups or self.made):
             return
-        statement = _sql.join if is_users else _sql.finish
+        statement = "counters.join" if is_users else "counters.finish"
         *others, last = concerned or [SCHEDULER_VERSION]
         for version in others:
-            await self.one(statement, *self._told_of(version), *rows[version], "", "", [], version)
+            await self.one(statement, *self._entries_of(version), *rows[version], "", "", [], version)
         counts = rows.get(last) or PostgresCounters().row()
-        ended, _ = await self.one(statement, *self._told_of(last), *counts, *self.bell(), self.made, last)
+        ended, _ = await self.one(statement, *self._entries_of(last), *counts, *self.bell(), self.made, last)
         if ended:
             raise TransactionRetry
 
-    def _told_of(self, version: int) -> list[list[Any]]:
-        return [list(column) for column in zip(*self._told.get(version, ()), strict=True)] or [[], []]
+    def _entries_of(self, version: int) -> list[list[Any]]:
+        return [list(column) for column in zip(*self._entries.get(version, ()), strict=True)] or [[], []]

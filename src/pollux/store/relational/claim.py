@@ -60,7 +60,7 @@ def lose(row: Row, losses_max: int, now_ms: int) -> LostLease:
 HandBack = Callable[[list[LeasedRow], dict[str, str]], list[Settlement]]
 
 
-class DecodedClaim(NamedTuple):
+class DecodedRows(NamedTuple):
     """What of a claim can be decoded, and the settlements of the rest."""
 
     runs: list[Run]
@@ -74,7 +74,7 @@ def decode_claim(
     job_rows: Mapping[str, Row],
     job_of: Callable[[Row], Job],
     hand_back: HandBack,
-) -> DecodedClaim:
+) -> DecodedRows:
     """Decode the rows one by one; `hand_back` settles runs whose job cannot be decoded, for these reasons by job."""
     runs, jobs, dead = list[Run](), dict[str, Job](), list[Settlement]()
     back, reasons = list[LeasedRow](), dict[str, str]()
@@ -91,4 +91,4 @@ def decode_claim(
             runs.append(run_of(row))
         except UNREADABLE as error:
             dead.append(Settlement(each.run_id, each.token, Dead(f"it cannot be read ({error})")))
-    return DecodedClaim(runs, jobs, dead + (hand_back(back, reasons) if back else []))
+    return DecodedRows(runs, jobs, dead + (hand_back(back, reasons) if back else []))

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from pollux.model import (
     Cause,
@@ -46,6 +47,10 @@ RUN_COLUMNS = (
 )
 
 ID, JOB, KEY, PAYLOAD, STATE, VERSION = 0, 1, 4, 5, 10, 13  # places in the row of a run that is made
+FINISHED_MS = 22  # in `RUN_COLUMNS`
+MADE_TEXTS = (4, 7, 8, 11)  # places of texts from outside in the row of a run that is made,
+RUN_TEXTS = (*MADE_TEXTS, 18, 20, 25, 28)  # in `RUN_COLUMNS`,
+JOB_TEXTS = (3, 4, 5, 6, 7, 8)  # and in the row of a job; ids and tokens are none
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
@@ -120,16 +125,12 @@ def is_same_note(put: NotePut, stored: Row | None) -> bool:
     return (put.expires_ms, encode(put.value)) == stored
 
 
-def node(row: Row) -> Node:
-    return _decode_node(row[0])
-
-
 def living(rows: Iterable[Row]) -> list[Node]:
-    """The nodes that can be decoded."""
+    """The nodes that can be decoded, of (body, beat_ms, ...)."""
     found = []
     for row in rows:
         with suppress(*UNREADABLE):
-            found.append(node(row))
+            found.append(replace(_decode_node(row[0]), beat_ms=row[1]))
     return found
 
 

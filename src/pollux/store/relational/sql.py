@@ -7,6 +7,7 @@ SELECT ...;
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -28,6 +29,23 @@ class StatementFolder:
         if found is None:
             raise AttributeError(f"queries/{self._verb}.sql has no statement named {name!r}")
         return str(found)
+
+
+class NamedStatements(dict[str, str]):
+    """All statements of a store by their names, as `jobs.get`; a file is read at the first use of one of it."""
+
+    def __init__(self, package: str, written: Callable[[str], str] = str) -> None:
+        super().__init__()
+        self._package, self._written = package, written
+
+    def __missing__(self, name: str) -> str:
+        verb, _, _ = name.partition(".")
+        for each, sql in read(self._package, verb).items():
+            self[f"{verb}.{each}"] = self._written(sql)
+        return self[name] if name in self else self._unknown(name)
+
+    def _unknown(self, name: str) -> str:
+        raise LookupError(f"{self._package} has no statement named {name!r}")
 
 
 def read(package: str, verb: str) -> dict[str, str]:

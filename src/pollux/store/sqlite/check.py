@@ -9,37 +9,23 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apsw
-import msgspec
 
-from pollux.model import SCHEDULER_VERSION, AuditLine, Note
-from pollux.store.check_report import (
-    ENTRIES_ASIDE,
-    FOUND_MAX,
-    NOTED,
-    SHOWN_MAX,
-    AuditChainCheck,
-    CheckFinding,
-    CheckReport,
-    Report,
-    check_ends,
-    finding,
-    noted_findings,
-)
-from pollux.store.job_cache import JobCache
+from pollux.model import SCHEDULER_VERSION
+from pollux.store.check_report import ENTRIES_ASIDE, SHOWN_MAX, CheckFinding, CheckReport, Report, finding
 from pollux.store.relational import rows
-from pollux.store.sqlite import records as record_verbs
+from pollux.store.relational.check import check_feed, check_records, check_rules
+from pollux.store.relational.transaction import at_once
 from pollux.store.sqlite import schema
 from pollux.store.sqlite.errors import as_store_error
 from pollux.store.sqlite.lock import WriteLock
 from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, WriteStats, feed_numbers
 
-PAGE = 1_000
 LOCK_S = 10.0
 BUSY_MS = 5_000
 INDEX_ONLY = re.compile(r"(row \d+ missing from index|wrong # of entries in index) ")
@@ -78,10 +64,10 @@ def check(path: Path, report: Report) -> CheckReport:
             return CheckReport(str(path), version, 0, 0, 0, 0, tuple(findings))  # a torn page means nothing
         report("the counts", 0, 0)
         findings += _of_counts(connection, tx)
-        findings += [finding for rule in _RULES if (finding := _of_rule(tx, rule)) is not None]
+        findings += at_once(check_rules(tx, _RULES))
         sizes = sizes_of(tx)
-        findings += _of_records(tx, sum(sizes), report)
-        findings += _of_feed(tx)
+        findings += at_once(check_records(tx, rows.run, rows.note, sum(sizes), report))
+        findings += at_once(check_feed(tx))
         return CheckReport(str(path), version, *sizes, tuple(findings))
 
 
@@ -177,54 +163,3 @@ def _miscounted(tx: SqliteTransaction, version: int) -> list[str]:
         for name, number, found in zip(COUNTED, stored, _counted(tx, version), strict=False)
         if number != found
     ]
-
-
-def _of_rule(tx: SqliteTransaction, rule: str) -> CheckFinding | None:
-    found = [str(row[0]) for row in tx.rows(getattr(_sql, rule), (FOUND_MAX,))]
-    return CheckFinding(rule, _RULES[rule], len(found), tuple(found[:SHOWN_MAX])) if found else None
-
-
-def _of_records(tx: SqliteTransaction, total: int, report: Report) -> list[CheckFinding]:
-    """Every job, run and note can be read, and every line of the audit log follows from the one before."""
-    unread, noted = list[str](), list[Note]()
-    chain = AuditChainCheck()
-    cache = JobCache()
-    done, after = 0, None
-    while True:
-        page = record_verbs.dump(tx, after, PAGE)
-        for kind, row in page.rows:
-            if kind == "log":
-                chain.follow(AuditLine(*row))
-            elif (error := _unreadable(kind, row, cache)) is not None:
-                unread.append(f"{kind} {row[0]}: {error}")
-            elif kind == "note" and row[0].startswith(NOTED):
-                noted.append(rows.note(row))
-        done += len(page.rows)
-        report("the records", done, total)
-        after = page.next
-        if after is None:
-            break
-    return finding("records", "a record cannot be read", unread) + noted_findings(noted) + chain.findings()
-
-
-def _unreadable(kind: str, row: rows.Row, cache: JobCache) -> str | None:
-    read: dict[str, Callable[[rows.Row], Any]] = {"job": cache.job, "run": rows.run, "note": rows.note}
-    try:
-        if kind in read:
-            read[kind](row)
-    except (msgspec.DecodeError, LookupError, TypeError, ValueError) as error:
-        return str(error)
-    return None
-
-
-def _of_feed(tx: SqliteTransaction) -> list[CheckFinding]:
-    wrong: list[str] = []
-    after = 0
-    while page := tx.rows(_sql.feed, (after, PAGE)):
-        after = page[-1][0]
-        for number, ends, body in page:
-            try:
-                check_ends(rows.decode_entry(body), ends)
-            except (msgspec.DecodeError, ValueError) as error:
-                wrong.append(f"{number}: {error}")
-    return finding("feed", "an entry of the feed cannot be read", wrong)

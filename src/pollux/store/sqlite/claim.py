@@ -14,10 +14,11 @@ from pollux.store.decoding import UNREADABLE, LeasedRow
 from pollux.store.relational import rows
 from pollux.store.relational.claim import CLAIMS_MAX, LOST_MAX, HandBack, decode_claim, first_of, lose
 from pollux.store.relational.feed_entries import JOB_GONE
+from pollux.store.relational.jobs import get_jobs
 from pollux.store.relational.rows import DEAD, LEASED, READY, Row
+from pollux.store.relational.runs import cancel_waiting
+from pollux.store.relational.transaction import at_once
 from pollux.store.relational.wakeup import RUNS
-from pollux.store.sqlite.jobs import get_jobs
-from pollux.store.sqlite.runs import cancel_waiting
 from pollux.store.sqlite.transaction import Claims, SqliteStatements, SqliteTransaction, ids_json
 from pollux.store.values import ClaimRequest
 
@@ -80,8 +81,9 @@ class _ClaimProbe(NamedTuple):
         return first_of(self.visible_ms, self.ends_ms, hold_until_ms)
 
 
-def probe(tx: SqliteTransaction, request: ClaimRequest, hold_ms: int, now_ms: int) -> ClaimedRows | None:
+def probe(tx: SqliteTransaction, request: ClaimRequest, hold_ms: int) -> ClaimedRows | None:
     """The answer to a claim that has nothing to do; None: it has to write."""
+    now_ms = tx.given_ms
     seen = _probe(tx, request.token)
     if seen.is_again or seen.clock_ms > now_ms:
         return None
@@ -99,8 +101,9 @@ def _probe(tx: SqliteTransaction, token: str) -> _ClaimProbe:
     return _ClaimProbe(row[:3], row[3], token in tx.claims, *row[4:])
 
 
-def claim(tx: SqliteTransaction, request: ClaimRequest, hold_ms: int, now_ms: int) -> ClaimedRows:
+def claim(tx: SqliteTransaction, request: ClaimRequest, hold_ms: int) -> ClaimedRows:
     """`hold_ms`: for how long no lease may be taken back, because the clock jumped forwards."""
+    now_ms = tx.given_ms
     if again := _again(tx, request.token, now_ms):
         whole = {row[SEQ]: row for row in again}
         return ClaimedRows(Answer.OK, again, whole, _jobs_of(tx, again), tx.shared.stops, None, now_ms)
@@ -128,7 +131,7 @@ def _whole(tx: SqliteTransaction, seqs: Sequence[int]) -> dict[int, Row]:
 
 
 def _jobs_of(tx: SqliteTransaction, runs: Sequence[Row]) -> dict[str, Row]:
-    return get_jobs(tx, list({row[JOB] for row in runs}))
+    return at_once(get_jobs(tx, list({row[JOB] for row in runs})))
 
 
 def _take(
@@ -150,7 +153,7 @@ def _take(
             waiting = [
                 (row[SEQ], READY, row[ID], row[JOB], row[DUE], row[CAUSE], row[GATED], tx.version) for row in orphans
             ]
-            ends += cancel_waiting(tx, waiting, JOB_GONE, now_ms)
+            ends += at_once(cancel_waiting(tx, waiting, [JOB_GONE] * len(waiting)))
     if runs:
         _remember(tx.claims, request.token, [row[SEQ] for row in runs])
     return runs, jobs
@@ -199,7 +202,8 @@ def _lose(tx: SqliteTransaction, row: Row, losses_max: int, now_ms: int) -> End:
     return loss.end
 
 
-def renew(tx: SqliteTransaction, renewals: Sequence[Renewal], lease_ms: int, now_ms: int) -> list[Renewed]:
+async def renew(tx: SqliteTransaction, renewals: Sequence[Renewal], lease_ms: int) -> list[Renewed]:
+    now_ms = tx.given_ms
     found = {row[0]: row for row in tx.rows(_renew.found, (ids_json([renewal.run_id for renewal in renewals]),))}
     answers, extended, progress = [], [], []
     versions: set[int] = set()

@@ -38,8 +38,9 @@ from pollux.store.contract import JobFilter
 from pollux.store.decoding import DUE_PAGE, BatchDecoder, illegible_stop
 from pollux.store.job_cache import JobCache, JobDecoder
 from pollux.store.move_marks import MARKS, read_marks, seal_words
-from pollux.store.relational import rows
-from pollux.store.sqlite import jobs, listing, nodes, notes, schema
+from pollux.store.relational import jobs, nodes, notes, rows
+from pollux.store.relational.transaction import at_once
+from pollux.store.sqlite import runs, schema
 from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, WriteStats
 from pollux.store.values import PRIORITIES
 
@@ -110,7 +111,8 @@ def look_inside(path: Path, *, now_ms: int) -> DatabaseReport | None:
             if connection.pragma("application_id") == schema.APPLICATION_ID:
                 schema.refuse_unreleased(connection, path)
             tx = SqliteTransaction(connection, WriteStats())
-            return _with_jobs(tx, _look(tx, now_ms, f"sqlite:///{path}"))
+            tx.given_ms = now_ms
+            return _with_jobs(tx, _look(tx, f"sqlite:///{path}"))
         finally:
             connection.close()
     except (apsw.NotADBError, apsw.CorruptError) as error:
@@ -119,7 +121,7 @@ def look_inside(path: Path, *, now_ms: int) -> DatabaseReport | None:
         raise StoreRefused(f"{path} cannot be read ({error}); look at its rights, or name another file") from error
 
 
-def _look(tx: SqliteTransaction, now_ms: int, url: str = "") -> DatabaseReport:
+def _look(tx: SqliteTransaction, url: str) -> DatabaseReport:
     newest = schema.migrations()[-1].number
     application, version = (_one(tx, f"PRAGMA {name}") for name in ("application_id", "user_version"))
     if application == version == 0 and _one(tx, "SELECT count(*) FROM sqlite_schema") == 0:
@@ -128,66 +130,65 @@ def _look(tx: SqliteTransaction, now_ms: int, url: str = "") -> DatabaseReport:
         return DatabaseReport(is_ours=application == schema.APPLICATION_ID, version=version, newest=newest)
     counters = tx.row(_counters.read, (SCHEDULER_VERSION,))
     assert counters is not None
-    firsts = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, now_ms))]
+    firsts = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, tx.given_ms))]
     ready = [visible_ms for visible_ms in firsts if visible_ms is not None]
-    found, aside = nodes.versions(tx, now_ms), _notes(tx, LEADER_NOTES, now_ms)
-    due = _due(tx, found, now_ms)
+    found, aside = at_once(nodes.versions(tx)), _notes(tx, LEADER_NOTES)
     return DatabaseReport(
         is_ours=True,
         version=version,
         newest=newest,
-        counts=listing.counts(tx),
-        nodes=tuple(by_term(nodes.nodes(tx, now_ms), found)),
+        counts=at_once(runs.counts(tx)),
+        nodes=tuple(by_term(at_once(nodes.nodes(tx)), found)),
         versions=tuple(found),
         clock_ms=counters[-1],
         oldest_ready_ms=min(ready, default=None),
-        waiting=_waiting(tx, found, now_ms),
-        due=tuple(due),
-        seal=seal_words(read_marks(_notes(tx, MARKS, now_ms)), url),
-        stops=tuple(_stops(tx, now_ms)),
+        waiting=_waiting(tx, found),
+        due=tuple(_due(tx, found)),
+        seal=seal_words(read_marks(_notes(tx, MARKS)), url),
+        stops=tuple(_stops(tx)),
         aside=unreadable_notes(aside),
-        starts=starts_in(_notes(tx, START, now_ms)),
+        starts=starts_in(_notes(tx, START)),
         clocks=clock_notes(aside),
     )
 
 
-def _due(tx: SqliteTransaction, found: list[Version], now_ms: int) -> list[Job]:
+def _due(tx: SqliteTransaction, found: list[Version]) -> list[Job]:
     """As `due_as_far` has it: of those that can be read, in each version."""
     firsts: list[Job] = []
     for version in found:
         tx.version, reading = version.number, JobDecoder(JobCache().job)
-        due = jobs.due(tx, None, now_ms, DUE_PAGE)
+        due = at_once(jobs.due(tx, None, tx.given_ms, DUE_PAGE))
         firsts += islice((job for row in due if (job := reading.job(row)) is not None), DUE_MAX)
     tx.version = SCHEDULER_VERSION
     return firsts
 
 
-def _waiting(tx: SqliteTransaction, found: list[Version], now_ms: int) -> int:
+def _waiting(tx: SqliteTransaction, found: list[Version]) -> int:
     many = 0
     for version in found:
         tx.version = version.number
-        many += sum(line.ready for line in listing.lines(tx, None, now_ms))
+        many += sum(line.ready for line in at_once(runs.lines(tx, None)))
     tx.version = SCHEDULER_VERSION
     return many
 
 
-def _stops(tx: SqliteTransaction, now_ms: int) -> list[Note]:
+def _stops(tx: SqliteTransaction) -> list[Note]:
     """As `stops_as_far` has it: a stop that cannot be decoded is one all the same."""
     reading = BatchDecoder("note", rows.note)
-    return [reading(row, key) or illegible_stop(key) for key, row in notes.notes(tx, STOP, now_ms)]
+    return [reading(row, key) or illegible_stop(key) for key, row in at_once(notes.notes(tx, STOP))]
 
 
-def _notes(tx: SqliteTransaction, prefix: str, now_ms: int) -> list[Note]:
+def _notes(tx: SqliteTransaction, prefix: str) -> list[Note]:
     """Those that can be read."""
     reading = BatchDecoder("note", rows.note)
-    return [note for key, row in notes.notes(tx, prefix, now_ms) if (note := reading(row, key)) is not None]
+    return [note for key, row in at_once(notes.notes(tx, prefix)) if (note := reading(row, key)) is not None]
 
 
 def _with_jobs(tx: SqliteTransaction, inside: DatabaseReport) -> DatabaseReport:
     """With the first jobs, however many there are."""
     if inside.counts is None:
         return inside
-    page = jobs.list_jobs(tx, JobFilter(), None, JOBS_MAX)
+    page = at_once(jobs.list_jobs(tx, JobFilter(), None, JOBS_MAX))
     return replace(inside, jobs=tuple(JobDecoder(JobCache().job).jobs(page.rows)))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pollux.model import PREVIOUS_RUN, UNREAD_MAX, Advanced, Answer, Earlier, End, JobUpdate, Plan
+from pollux.store.relational.nodes import is_current
+from pollux.store.relational.notes import write_notes
 from pollux.store.relational.plan import (
     ENOUGH,
     Firings,
@@ -20,29 +22,29 @@ from pollux.store.relational.plan import (
     looking_behind,
     note_unread,
 )
-from pollux.store.relational.rows import LEASED, Row, memory_json
+from pollux.store.relational.rows import Row, memory_json
+from pollux.store.relational.runs import ask_to_stop, cancel_ordered, cancel_waiting
 from pollux.store.relational.wakeup import RUNS
-from pollux.store.sqlite.nodes import is_current, seats
-from pollux.store.sqlite.notes import write_notes
-from pollux.store.sqlite.runs import ask_to_stop, cancel_waiting, insert, key_holder, known_runs, overlap_bounds
+from pollux.store.sqlite.runs import insert, key_holder, known_runs, overlap_bounds
 from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, feed_numbers, ids_json
 
 _advance = SqliteStatements("advance")
-_cancel = SqliteStatements("cancel")
 _feed = SqliteStatements("feed")
+_nodes = SqliteStatements("nodes")
 
 
-def feed(tx: SqliteTransaction, limit: int, known: Sequence[int]) -> list[Row]:
+async def feed(tx: SqliteTransaction, limit: int, known: Sequence[int]) -> list[Row]:
     """The oldest entries; those that are known come without their body."""
     return tx.rows(_feed.read, (limit, ids_json(known), *feed_numbers(tx.version)))
 
 
-def advance(tx: SqliteTransaction, term: int, plan: Plan, made: Sequence[Row], now_ms: int) -> Advanced:
+async def advance(tx: SqliteTransaction, term: int, plan: Plan, made: Sequence[Row]) -> Advanced:
     """`made` are the rows of the plan's firings."""
-    if not is_current(tx, term):
+    now_ms = tx.given_ms
+    if not await is_current(tx, term):
         return Advanced(Answer.FENCED, now_ms)
     ends: list[tuple[int, End]] = []
-    firings = _fire(tx, plan, made, ends, now_ms) if plan.firings else ()
+    firings = await _fire(tx, plan, made, ends, now_ms) if plan.firings else ()
     if plan.firings:
         tx.counters.clock_ms = max(tx.counters.clock_ms, now_ms, *[firing.run.visible_ms for firing in plan.firings])
     if plan.earlier:
@@ -50,14 +52,20 @@ def advance(tx: SqliteTransaction, term: int, plan: Plan, made: Sequence[Row], n
     waiting = _release_all(tx, plan, now_ms) if plan.releases else ()
     if plan.holds:
         tx.write_many(_advance.hold, [(holding.reason, holding.run_id, tx.version) for holding in plan.holds])
-    for order in plan.cancels:
-        _cancel_one(tx, order.run_id, order.reason, now_ms)
+    if plan.cancels:
+        await cancel_ordered(tx, plan.cancels)
     updates = _update(tx, plan.updates, now_ms) if plan.updates else ()
     if plan.consumed:
         _consume(tx, plan, plan.kept(updates))
-    write_notes(tx, plan.notes, now_ms, {})
+    await write_notes(tx, plan.notes, {})
     tx.add_ends(ends)
-    return Advanced(Answer.OK, now_ms, firings, updates, tx.counters.ready, seats(tx, now_ms), waiting)
+    return Advanced(Answer.OK, now_ms, firings, updates, tx.counters.ready, _seats(tx), waiting)
+
+
+def _seats(tx: SqliteTransaction) -> int:
+    """Of the living nodes that serve this version."""
+    [row] = tx.rows(_nodes.seats, (tx.given_ms, tx.version))
+    return int(row[0])
 
 
 def _consume(tx: SqliteTransaction, plan: Plan, kept: frozenset[int]) -> None:
@@ -73,7 +81,7 @@ def _consume(tx: SqliteTransaction, plan: Plan, kept: frozenset[int]) -> None:
         counters.feed, counters.ends = tx.rows(_advance.left, numbers)[0]
 
 
-def _fire(
+async def _fire(
     tx: SqliteTransaction, plan: Plan, made: Sequence[Row], ends: list[tuple[int, End]], now_ms: int
 ) -> tuple[Answer, ...]:
     firings = plan.firings
@@ -91,10 +99,11 @@ def _fire(
     fired = Firings(tx.version, facts, known, keys, live, crowds, now_ms)
     answers = tuple([fired.fire(firing, row) for firing, row in zip(firings, made, strict=True)])
     for each in fired.rounds:
-        for run, reason in each.ended:
-            ends += cancel_waiting(tx, [run], reason, now_ms)
-        for seq, reason in each.asked:
-            ask_to_stop(tx, seq, reason)
+        new = [run.id for run, _ in each.ended if not run.seq]
+        made_now = known_runs(tx, new) if new else {}
+        ended = [(run.seq or made_now[run.id], *run[1:]) for run, _ in each.ended]
+        ends += await cancel_waiting(tx, ended, [reason for _, reason in each.ended])
+        await ask_to_stop(tx, [seq for seq, _ in each.asked], [reason for _, reason in each.asked])
         insert(tx, each.made)
     _move(tx, fired.moved)
     return answers
@@ -142,17 +151,6 @@ def _release(tx: SqliteTransaction, ids: Sequence[str], now_ms: int) -> None:
         tx.counters.held -= released
         tx.counters.ready += released
         tx.wakeups |= RUNS
-
-
-def _cancel_one(tx: SqliteTransaction, run_id: str, reason: str, now_ms: int) -> None:
-    """As `cancel`, without a feed entry: the leader knows what it did itself."""
-    row = tx.row(_cancel.found, (ids_json([run_id]),))
-    if row is None or row[1] > LEASED or row[7] != tx.version:
-        return
-    if row[1] != LEASED:
-        cancel_waiting(tx, [row], reason, now_ms)
-    elif not row[8]:
-        ask_to_stop(tx, row[0], reason)
 
 
 def _update(tx: SqliteTransaction, updates: Sequence[JobUpdate], now_ms: int) -> tuple[Answer, ...]:

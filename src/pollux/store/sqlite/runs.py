@@ -1,48 +1,37 @@
-"""Verbs of waiting runs: enqueue, cancel, revive."""
+"""Verbs of runs that are written down otherwise here than elsewhere: enqueue, counts, lines, and a part of prune."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from pollux.model import AT_THE_GATE, End, NotePut, RunState
-from pollux.store.contract import Answer, RunAnswer
-from pollux.store.relational.feed_entries import end_unrun
-from pollux.store.relational.rows import (
-    CANCELLED,
-    DEAD,
-    HELD,
-    ID,
-    JOB,
-    KEY,
-    LEASED,
-    READY,
-    STATE,
-    VERSION,
-    Row,
-    by_version,
-    made_in,
-)
-from pollux.store.relational.wakeup import ASKED, RUNS
-from pollux.store.sqlite.notes import add_notes_changed, write_notes
+from pollux.model import NotePut, QueueDepth
+from pollux.store.contract import Answer, Counts, RunAnswer
+from pollux.store.limits import counted_max
+from pollux.store.relational.notes import add_notes_changed, write_notes
+from pollux.store.relational.records import count_dropped
+from pollux.store.relational.rows import HELD, ID, JOB, KEY, STATE, VERSION, Row, by_version, made_in
+from pollux.store.relational.wakeup import RUNS
 from pollux.store.sqlite.transaction import SqliteCounters, SqliteStatements, SqliteTransaction, ids_json
+from pollux.store.values import PRIORITIES
 
 _enqueue = SqliteStatements("enqueue")
-_cancel = SqliteStatements("cancel")
-_revive = SqliteStatements("revive")
+_counters = SqliteStatements("counters")
+_prune = SqliteStatements("prune")
+_NOWHERE = (0, 0, 0)  # the place of a run that is not ready: nothing is ahead of it
+_BEHIND_ALL = 2**62  # ms
 
 
-def enqueue(
+async def enqueue(
     tx: SqliteTransaction,
     made: Sequence[Row],
     notes: Sequence[NotePut],
     ready_max: int,
     unless_live: bool,  # noqa: FBT001  the verb's
-    now_ms: int,
 ) -> list[RunAnswer]:
     jobs = versions_of(tx, made)
     queues = [tx.counters_of(version) for version in {tx.version, *jobs.values()}]
     if unless_live:
-        answers = [_accept_unless_live(tx, row, jobs, ready_max, now_ms) for row in made]
+        answers = [_accept_unless_live(tx, row, jobs, ready_max) for row in made]
     elif max(queue.ready + queue.held for queue in queues) + len(made) <= ready_max:
         answers = accept(tx, made, jobs)
     else:
@@ -50,8 +39,8 @@ def enqueue(
     tx.add_arrived(arrived(made, answers, jobs))
     if notes and any(answer.answer is Answer.OK for answer in answers):
         written: dict[str, None] = {}
-        write_notes(tx, notes, now_ms, written)
-        add_notes_changed(tx, written)
+        await write_notes(tx, notes, written)
+        await add_notes_changed(tx, written)
     return answers
 
 
@@ -66,11 +55,9 @@ def versions_of(tx: SqliteTransaction, made: Sequence[Row]) -> dict[str, int]:
     return dict(tx.rows(_enqueue.jobs, (ids_json(list({row[JOB] for row in made})),)))
 
 
-def _accept_unless_live(
-    tx: SqliteTransaction, row: Row, jobs: dict[str, int], ready_max: int, now_ms: int
-) -> RunAnswer:
+def _accept_unless_live(tx: SqliteTransaction, row: Row, jobs: dict[str, int], ready_max: int) -> RunAnswer:
     if row[JOB] in jobs and not known_runs(tx, [row[ID]]):
-        bounds = overlap_bounds(tx.counters_of(jobs[row[JOB]]), now_ms)
+        bounds = overlap_bounds(tx.counters_of(jobs[row[JOB]]), tx.given_ms)
         live = tx.row(_enqueue.overlapping, (row[JOB], *bounds))
         if live is not None:
             return RunAnswer(Answer.OVERLAPPED, row[ID], live[0])
@@ -153,93 +140,43 @@ def key_holder(tx: SqliteTransaction, key: str | None) -> str:
     return "" if row is None else row[0]
 
 
-# cancel
+# counts
 
 
-def cancel(
-    tx: SqliteTransaction, run_ids: Sequence[str], job_id: str | None, reason: str, now_ms: int
-) -> list[RunAnswer]:
-    if job_id is not None:
-        of_job = [run_id for _, run_id in sorted(tx.rows(_cancel.of_job, (job_id,)))]
-        run_ids = [*run_ids, *(run_id for run_id in of_job if run_id not in set(run_ids))]
-    found = {row[2]: row for row in tx.rows(_cancel.found, (ids_json(run_ids),))}
-    waiting: list[Row] = []
-    answers = []
-    for run_id in run_ids:
-        answer = Answer.LOST
-        if (row := found.get(run_id)) is not None:
-            answer = _cancel_one(tx, row, reason, waiting)
-            found[run_id] = (row[0], row[1] if row[1] == LEASED else CANCELLED, *row[2:8], "asked")
-        answers.append(RunAnswer(answer, run_id))
-    tx.add_ends(cancel_waiting(tx, waiting, reason, now_ms))
-    return answers
+async def counts(tx: SqliteTransaction, all_versions: bool = False) -> Counts:  # noqa: FBT001, FBT002  called by position
+    row = tx.row(_counters.counts, (None if all_versions else tx.version,))
+    assert row is not None
+    return Counts(*row)
 
 
-def _cancel_one(tx: SqliteTransaction, row: Row, reason: str, waiting: list[Row]) -> Answer:
-    match row[1]:
-        case 0 | 1:
-            waiting.append(row)
-            return Answer.OK
-        case 2 if not row[8]:
-            ask_to_stop(tx, row[0], reason)
-            return Answer.OK
-        case 2 | 5:
-            return Answer.ALREADY
-        case _:
-            return Answer.LOST
+async def lines(tx: SqliteTransaction, before: str | None) -> tuple[QueueDepth, ...]:
+    place = (max(PRIORITIES) + 1, 0, 0) if before is None else tx.row(_counters.place, (before,)) or _NOWHERE
+    now, most = (tx.given_ms + 1, 0), counted_max(before) + 1
+    found = [tx.row(_counters.queue, (tx.version, each, *min(now, _end(each, *place)), most)) for each in PRIORITIES]
+    return tuple([QueueDepth(*row) for row in found if row is not None])
 
 
-def ask_to_stop(tx: SqliteTransaction, seq: int, reason: str) -> None:
-    """Write the request beside the lease."""
-    tx.write(_cancel.ask, (reason or "cancelled", seq))
-    tx.wakeups |= ASKED
+def _end(priority: int, placed: int, visible_ms: int, seq: int) -> tuple[int, int]:
+    """Up to where a queue is counted for a place: one of higher priority to its end, one of lower not at all."""
+    if priority == placed:
+        return visible_ms, seq
+    return (_BEHIND_ALL, 0) if priority < placed else (-_BEHIND_ALL, 0)
 
 
-def cancel_waiting(tx: SqliteTransaction, rows: Iterable[Row], reason: str, now_ms: int) -> list[tuple[int, End]]:
-    """Held and ready runs end here.  Rows are (seq, state, id, job_id, due_ms, cause, gated, version, ...)."""
-    why = reason or "cancelled"
-    rows = list(rows)
-    if not rows:
-        return []
-    tx.write_many(_cancel.finish, [(why, now_ms, row[2]) for row in rows])
-    for row in rows:
-        counters = tx.counters_of(row[7])
-        counters.held -= row[1] == HELD
-        counters.ready -= row[1] != HELD
-    return [(row[7], end_unrun(row[2:7], RunState.CANCELLED, now_ms, error=why)) for row in rows]
+# prune
 
 
-# revive
+def excess_runs(tx: SqliteTransaction, keep: int, limit: int) -> list[int]:
+    """What jobs have beyond their newest `keep` that failed and as many others.  It walks over all jobs."""
+    found: list[int] = []
+    for (job_id,) in tx.rows(_prune.beyond, (keep, limit)):
+        for failed in (0, 1):
+            found += [row[0] for row in tx.rows(_prune.excess, (job_id, failed, limit - len(found), keep))]
+        if len(found) >= limit:
+            break
+    return found
 
 
-def revive(tx: SqliteTransaction, run_ids: Sequence[str], now_ms: int) -> list[RunAnswer]:
-    found = {row[0]: row for row in tx.rows(_revive.found, (ids_json(run_ids),))}
-    gated: list[tuple[int, str]] = []
-    answers = []
-    for run_id in run_ids:
-        row = found.get(run_id)
-        answer = RunAnswer(Answer.LOST, run_id) if row is None else _revive_one(tx, row, now_ms, gated)
-        if answer.answer is Answer.OK:
-            del found[run_id]
-        answers.append(answer)
-    tx.add_arrived(gated)
-    return answers
-
-
-def _revive_one(tx: SqliteTransaction, row: Row, now_ms: int, at_gate: list[tuple[int, str]]) -> RunAnswer:
-    run_id, seq, state, gated, key, version = row
-    if state != DEAD:
-        return RunAnswer(Answer.LOST, run_id)
-    if version is None:
-        return RunAnswer(Answer.STALE, run_id)
-    if holder := key_holder(tx, key):
-        return RunAnswer(Answer.CONFLICT, run_id, holder)
-    tx.write(_revive.revive, (HELD if gated else READY, AT_THE_GATE if gated else "", now_ms, version, seq))
-    tx.shared.dead -= 1
-    if gated:
-        tx.counters_of(version).held += 1
-        at_gate.append((version, run_id))
-    else:
-        tx.counters_of(version).ready += 1
-        tx.wakeups |= RUNS
-    return RunAnswer(Answer.OK, run_id)
+async def drop_runs(tx: SqliteTransaction, seqs: Sequence[int]) -> int:
+    """Finished runs by their numbers; what left meanwhile is not counted."""
+    return count_dropped(tx, tx.rows(_prune.drop, (ids_json(seqs),)))

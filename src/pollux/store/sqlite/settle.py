@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pollux.model import PROGRESS_CHARS_MAX, Done, End, Ended, Verdict
 from pollux.store.contract import Answer
+from pollux.store.relational.notes import add_notes_changed, write_notes
 from pollux.store.relational.rows import DEAD, HELD, LEASED, Row, by_version
 from pollux.store.relational.settle import (
     FINAL,
@@ -23,8 +24,8 @@ from pollux.store.relational.settle import (
     refused,
     takes_letters,
 )
+from pollux.store.relational.transaction import at_once
 from pollux.store.relational.wakeup import RUNS
-from pollux.store.sqlite.notes import add_notes_changed, write_notes
 from pollux.store.sqlite.runs import accept, arrived, versions_of
 from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, ids_json
 
@@ -36,8 +37,8 @@ _renew = SqliteStatements("renew")
 class _SqliteSettle:
     """Rows and feed entries that one call writes."""
 
-    def __init__(self, tx: SqliteTransaction, now_ms: int) -> None:
-        self.tx, self.now_ms = tx, now_ms
+    def __init__(self, tx: SqliteTransaction) -> None:
+        self.tx, self.now_ms = tx, tx.given_ms
         self.settled: set[str] = set()
         self.ends: list[tuple[int, End]] = []
         self.arrived: list[tuple[int, str]] = []
@@ -75,14 +76,14 @@ class _SqliteSettle:
             self.tx.counters_of(version).leased -= len(some)
             self.tx.add_entry(version, Ended(tuple(some)))
         self.tx.add_arrived(self.arrived)
-        add_notes_changed(self.tx, self.notes)
+        at_once(add_notes_changed(self.tx, self.notes))
 
 
-def settle(tx: SqliteTransaction, items: Sequence[PreparedSettlement], now_ms: int) -> list[Answer]:
+async def settle(tx: SqliteTransaction, items: Sequence[PreparedSettlement]) -> list[Answer]:
     rows = tx.rows(_sql.found, (ids_json([item.settlement.run_id for item in items]),))
     found = {row[0]: row for row in rows}
     jobs = _existing_jobs(tx, items, found)
-    batch = _SqliteSettle(tx, now_ms)
+    batch = _SqliteSettle(tx)
     answers = [_settle(batch, item, found, jobs) for item in items]
     batch.write()
     batch.add_entries()
@@ -166,4 +167,4 @@ def _follow(batch: _SqliteSettle, item: PreparedSettlement) -> None:
     if item.follow_ups:
         jobs = versions_of(batch.tx, item.follow_ups)
         batch.arrived += arrived(item.follow_ups, accept(batch.tx, item.follow_ups, jobs), jobs)
-    write_notes(batch.tx, item.notes, batch.now_ms, batch.notes)
+    at_once(write_notes(batch.tx, item.notes, batch.notes))

@@ -16,18 +16,19 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pollux.clock import Clock, SystemClock
-from pollux.model import SCHEDULER_VERSION, AuditLine, FeedItem, Job, Note, NotePut, Plan, Run, check_version
-from pollux.store.backend import Look, MovedAway, Page
+from pollux.model import SCHEDULER_VERSION, FeedItem, Job, Note, NotePut, Plan, Run, check_version
+from pollux.store.backend import Look
 from pollux.store.contract import Advanced, Answer, Audit, Capabilities, Claimed, Feed, Pruning, RunAnswer, Settlement
 from pollux.store.decoding import HandedBack
-from pollux.store.dump_format import TermRecord, Tombstone
 from pollux.store.handle import StoreHandle, has_answer
 from pollux.store.job_cache import JobCache
-from pollux.store.relational import rows
+from pollux.store.relational import records, rows
 from pollux.store.relational.rows import Row
 from pollux.store.relational.settle import prepare
+from pollux.store.relational.transaction import at_once
+from pollux.store.relational.verbs import SHARED_VERBS, Verb, decoded_dump, whole
 from pollux.store.relational.wakeup import ASKED, FEED, RUNS, WAKE, Waiter
-from pollux.store.sqlite import claim, jobs, listing, nodes, notes, plan, records, runs
+from pollux.store.sqlite import claim, plan, runs
 from pollux.store.sqlite.calls import WriterCall
 from pollux.store.sqlite.claim import ClaimedRows
 from pollux.store.sqlite.database import Reader, SqliteDatabase
@@ -45,25 +46,16 @@ SLACK_MS = 2_000  # of the handle after it: a refusal by the writer gives its re
 LOOK_AGAIN_MS = 5_000  # a wait looks again at least so often
 VERSION_MS = 1_000  # and compares `data_version` so often, for wake-ups that were lost
 T = TypeVar("T")
-Verb = Callable[[SqliteTransaction], T]
 
 
-def wake(tx: SqliteTransaction) -> None:
+async def wake(tx: SqliteTransaction) -> None:
     tx.wakeups |= WAKE
 
 
-VERBS: dict[str, Callable[..., Any]] = {
-    verb.__name__: verb
-    for verb in (
-        *(jobs.put_jobs, jobs.delete_jobs, jobs.move_jobs, jobs.get_jobs, jobs.list_jobs, jobs.due),
-        *(runs.cancel, runs.revive, listing.get_runs, listing.list_runs, listing.counts, listing.lines, claim.renew),
-        *(notes.put_notes, notes.notes, nodes.beat, nodes.nodes, nodes.elect, nodes.resign, nodes.versions),
-        *(records.log, records.read_log, records.dump, records.load, wake),
-    )
+VERBS: dict[str, Verb[Any]] = {
+    **SHARED_VERBS,
+    **{verb.__name__: verb for verb in (runs.counts, runs.lines, claim.renew, wake)},
 }
-TIMED = frozenset(  # verbs that take the time as their last argument
-    {*("delete_jobs", "cancel", "revive", "lines", "renew", "put_notes", "notes", "beat", "nodes", "elect"), "versions"}
-)
 SLOW = frozenset({"list_jobs", "list_runs", "read_log", "dump"})  # reads that may take long
 NEEDS = {"put_jobs": GROWS, "load": GROWS}  # refused first when disk space is short; other writes record what happened
 
@@ -130,30 +122,26 @@ class SqliteBackend:
 
     async def read(self, verb: str, *args: Any, now_ms: int | None = None) -> Any:
         do, database = VERBS[verb], self.lanes()
-        if verb in TIMED:
-            args = (*args, self._now(now_ms))
-        answer = await self.send(database.slow if verb in SLOW else database.quick, lambda tx: do(tx, *args))
-        return self._decoded(answer) if verb == "dump" else answer
+        lane = database.slow if verb in SLOW else database.quick
+        answer: Any = await self.send(lane, lambda tx: at_once(do(tx, *args)), now_ms=now_ms)
+        return decoded_dump(answer, self) if verb == "dump" else answer
 
     async def write(
         self, verb: str, *args: Any, audit: Audit | None = None, now_ms: int | None = None, unless_moved: bool = False
     ) -> Any:
-        do = VERBS[verb]
-        if verb in TIMED:
-            return await self._write_at(now_ms, do, *args, audit=audit, unless_moved=unless_moved)
         need = NEEDS.get(verb, RECORDS)
-        return await self._write(lambda tx: do(tx, *args), audit=audit, unless_moved=unless_moved, need=need)
+        return await self._write(now_ms, VERBS[verb], *args, audit=audit, unless_moved=unless_moved, need=need)
 
     async def feed(self, limit: int, *, now_ms: int | None) -> Look[Feed]:
         known = self._entries
-        found = await self.send(self.lanes().quick, lambda tx: plan.feed(tx, limit, list(known)))
+        found = await self.send(self.lanes().quick, lambda tx: at_once(plan.feed(tx, limit, list(known))))
         items = tuple([known[row[0]] if row[1] is None else _feed_item(row) for row in found])
         self._entries = {item.id: item for item in items}
         return Look(Feed(items, self._now(now_ms)))
 
     async def advance(self, term: int, planned: Plan, *, now_ms: int | None) -> Advanced:
         firings = [rows.checked_made_row(firing.run) for firing in planned.firings]
-        advanced = await self._write_at(now_ms, plan.advance, term, planned, firings, need=BEGINS)
+        advanced = await self._write(now_ms, plan.advance, term, planned, firings, need=BEGINS)
         for number in planned.consumed:  # an entry that was inserted by hand may get the number of a consumed one
             self._entries.pop(number, None)
         return advanced
@@ -170,7 +158,7 @@ class SqliteBackend:
         unless_moved: bool,
     ) -> list[RunAnswer]:
         args = rows.checked_made_rows(made), puts, ready_max, unless_live
-        return await self._write_at(now_ms, runs.enqueue, *args, audit=audit, unless_moved=unless_moved, need=GROWS)
+        return await self._write(now_ms, runs.enqueue, *args, audit=audit, unless_moved=unless_moved, need=GROWS)
 
     async def claim(self, request: ClaimRequest, *, now_ms: int | None) -> Look[Claimed]:
         while True:
@@ -182,30 +170,29 @@ class SqliteBackend:
                 return Look(claimed, None if look_again_ms is None else look_again_ms - claimed.now_ms)
 
     def claim_call(self, request: ClaimRequest, now_ms: int | None) -> WriterCall:
-        def at(verb: Callable[[SqliteTransaction, ClaimRequest, int, int], T], tx: SqliteTransaction) -> T:
-            at_ms = self._now(now_ms)  # before the guard looks: it then knows of every jump that is in it
-            hold_ms = self.database.jumps.hold_ms(request.lease_ms) if now_ms is None else 0
-            return verb(tx, request, hold_ms, at_ms)
+        def at(verb: Callable[[SqliteTransaction, ClaimRequest, int], T], tx: SqliteTransaction) -> T:
+            # The time was taken before the guard looks: it then knows of every jump that is in it.
+            return verb(tx, request, self.database.jumps.hold_ms(request.lease_ms) if now_ms is None else 0)
 
-        return self._call(partial(at, claim.claim), look=partial(at, claim.probe), need=BEGINS)
+        return self._call(partial(at, claim.claim), now_ms, look=partial(at, claim.probe), need=BEGINS)
 
     async def decode_claim(self, request: ClaimRequest, found: ClaimedRows) -> tuple[Claimed, bool]:
         """What was claimed, and whether that is all: runs that cannot be decoded are settled first."""
         hand_back = partial(self._handed_back.settlements, node=request.node, now_ms=found.now_ms)
         claimed, settlements = claim.decode(found, request, self.version, self.job, hand_back)
         if settlements:
-            await self._write_at(found.now_ms, settle, [prepare(each) for each in settlements])
+            await self._write(found.now_ms, settle, [prepare(each) for each in settlements])
         return claimed, not settlements
 
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None) -> list[Answer]:
-        return await self._write_at(now_ms, settle, [prepare(settlement) for settlement in settlements])
+        return await self._write(now_ms, settle, [prepare(settlement) for settlement in settlements])
 
     async def prune(self, what: Pruning, *, audit: Audit | None, now_ms: int | None, unless_moved: bool) -> int:
-        gone = await self._write_at(now_ms, records.prune, what, audit=audit, unless_moved=unless_moved)
+        gone = await self._write(now_ms, records.prune, what, audit=audit, unless_moved=unless_moved)
         if what.keep_per_job is not None and gone < what.limit:
             keep, limit = what.keep_per_job, what.limit - gone
-            excess = await self.send(self.lanes().slow, lambda tx: records.excess_runs(tx, keep, limit))
-            gone += await self._write(lambda tx: records.drop_runs(tx, excess)) if excess else 0
+            excess = await self.send(self.lanes().slow, lambda tx: runs.excess_runs(tx, keep, limit))
+            gone += await self._write(now_ms, runs.drop_runs, excess) if excess else 0
         return gone
 
     @contextmanager
@@ -231,24 +218,6 @@ class SqliteBackend:
     def note(self, row: Row) -> Note:
         return rows.note(row)
 
-    def _decoded(self, page: Page) -> Page:
-        return Page([(kind, self._record(kind, row)) for kind, row in page.rows], page.next)
-
-    def _record(self, kind: str, row: Row) -> Any:
-        match kind:
-            case "term":
-                return TermRecord(*row)
-            case "tomb":
-                return Tombstone(*row)
-            case "job":
-                return self.job(row)
-            case "run":
-                return self.run(row)
-            case "note":
-                return self.note(row)
-            case _:
-                return AuditLine(*row)
-
     # calls
 
     def lanes(self) -> SqliteDatabase:
@@ -258,45 +227,46 @@ class SqliteBackend:
             raise shut(str(self.database.path), opened.pid, is_open=opened.loop is not None)
         return self.database
 
-    async def send(self, lane: Writer | Reader, verb: Verb[T], *, need: int = RECORDS) -> T:
-        call = self._call(verb, need=need)
-        lane.put(call)
-        return cast("T", await call.future)
+    async def send(
+        self, lane: Writer | Reader, verb: Callable[[SqliteTransaction], T], *, now_ms: int | None = None
+    ) -> T:
+        return cast("T", await self._answer(lane, self._call(verb, now_ms)))
 
-    async def _write_at(
+    async def _write(
         self,
         now_ms: int | None,
-        verb: Callable[..., T],
-        *args: object,
+        verb: Verb[T],
+        *args: Any,
         audit: Audit | None = None,
         unless_moved: bool = False,
         need: int = RECORDS,
     ) -> T:
-        """With the time as last argument: the store's own is taken when the write begins, not when it is called."""
+        def at(tx: SqliteTransaction) -> T:
+            return at_once(whole(tx, verb, args, audit, unless_moved=unless_moved))
 
-        def timed(tx: SqliteTransaction) -> T:
-            return verb(tx, *args, self._now(now_ms))
+        return cast("T", await self._answer(self.lanes().writer, self._call(at, now_ms, need=need)))
 
-        return await self._write(timed, audit=audit, unless_moved=unless_moved, need=need)
+    async def _answer(self, lane: Writer | Reader, call: WriterCall) -> Any:
+        lane.put(call)
+        return await call.future
 
-    async def _write(
-        self, verb: Verb[T], *, audit: Audit | None = None, unless_moved: bool = False, need: int = RECORDS
-    ) -> T:
-        def whole(tx: SqliteTransaction) -> T:
-            if unless_moved and notes.is_sealed(tx):
-                raise MovedAway
-            answer = verb(tx)
-            if audit is not None:
-                records.log(tx, audit.of(cast("Any", answer)))
-            return answer
-
-        return await self.send(self.lanes().writer, whole, need=need)
-
-    def _call(self, verb: Verb[object], *, look: Verb[object] | None = None, need: int = RECORDS) -> WriterCall:
+    def _call(
+        self,
+        verb: Callable[[SqliteTransaction], object],
+        now_ms: int | None,
+        *,
+        look: Callable[[SqliteTransaction], object] | None = None,
+        need: int = RECORDS,
+    ) -> WriterCall:
         deadline = time.monotonic() + self.database.deadline_ms / 1000
-        loop, version = asyncio.get_running_loop(), self.version
-        look = None if look is None else partial(_in_version, version, look)
-        return WriterCall(partial(_in_version, version, verb), loop=loop, deadline=deadline, look=look, need=need)
+        look = None if look is None else partial(self._begin, now_ms, look)
+        loop = asyncio.get_running_loop()
+        return WriterCall(partial(self._begin, now_ms, verb), loop=loop, deadline=deadline, look=look, need=need)
+
+    def _begin(self, now_ms: int | None, verb: Callable[[SqliteTransaction], T], tx: SqliteTransaction) -> T:
+        """Calls of several handles share a transaction: each has its version, and the time when it begins."""
+        tx.version, tx.given_ms = self.version, self._now(now_ms)
+        return verb(tx)
 
     def _now(self, now_ms: int | None) -> int:
         return self.clock.now_ms() if now_ms is None else now_ms
@@ -376,9 +346,3 @@ class SqliteStore(StoreHandle):
 
 def _feed_item(row: Row) -> FeedItem:
     return FeedItem(row[0], rows.entry(row[1]))
-
-
-def _in_version(version: int, verb: Verb[T], tx: SqliteTransaction) -> T:
-    """Calls of several handles share a transaction: each sets the version of its own."""
-    tx.version = version
-    return verb(tx)

@@ -13,9 +13,10 @@ from typing import Any
 
 import apsw
 
-from pollux.model import SCHEDULER_VERSION, Arrived, End, Ended, Entry
-from pollux.store.relational.rows import Row, by_version, encode
-from pollux.store.relational.sql import StatementFolder
+from pollux.model import SCHEDULER_VERSION, Ended, Entry
+from pollux.store.relational.rows import RUN_COLUMNS, Row, encode
+from pollux.store.relational.sql import NamedStatements, StatementFolder
+from pollux.store.relational.transaction import Transaction
 from pollux.store.relational.wakeup import FEED
 
 # The latest claims of this process by token, and what they got: the same claim again gets the same runs.  In memory,
@@ -39,6 +40,7 @@ def ids_json(ids: Sequence[Any]) -> str:
 
 _sql = SqliteStatements("counters")
 _versions = SqliteStatements("versions")
+_named = NamedStatements(__package__, lambda sql: sql.replace("{run_columns}", RUN_COLUMNS))
 
 
 @cache
@@ -119,10 +121,10 @@ class SqliteCounters:
         )
 
 
-class SqliteTransaction:
+class SqliteTransaction(Transaction):
     """One write under way.  Begun, committed and undone by the writer alone."""
 
-    __slots__ = ("_befores", "_connection", "_counters_by_version", "_stats", "claims", "version", "wakeups")
+    no_index = "+"
 
     def __init__(self, connection: apsw.Connection, stats: WriteStats, claims: Claims | None = None) -> None:
         self.claims: Claims = {} if claims is None else claims
@@ -130,7 +132,8 @@ class SqliteTransaction:
         self._stats = stats
         self._counters_by_version: dict[int, SqliteCounters] = {}
         self._befores: dict[int, Row] = {}
-        self.version = SCHEDULER_VERSION  # of the handle whose call runs now
+        self.version = SCHEDULER_VERSION  # of the handle whose call runs now,
+        self.given_ms: int = 0  # and its time
         self.wakeups = 0
 
     def rows(self, sql: str, bindings: Sequence[Any] = ()) -> list[Row]:
@@ -156,15 +159,20 @@ class SqliteTransaction:
 
     def insert(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
         """Put rows in, ten to a statement, the rest in one; `sql` has the values of one.  Answers how many were new."""
-        self._stats.statements += 1
         before = self._connection.total_changes()
+        self._insert(sql, rows)
+        return self._connection.total_changes() - before
+
+    def _insert(self, sql: str, rows: Sequence[Sequence[Any]]) -> list[Row]:
+        self._stats.statements += 1
+        found: list[Row] = []
         whole = len(rows) - len(rows) % ROWS_AT_ONCE
         if whole:
             parts = (chain.from_iterable(rows[at : at + ROWS_AT_ONCE]) for at in range(0, whole, ROWS_AT_ONCE))
-            self._connection.executemany(_for_many(sql), map(tuple, parts))
+            found += self._connection.executemany(_for_many(sql), map(tuple, parts)).fetchall()
         if left := len(rows) - whole:
-            self._connection.execute(_for_many(sql, left), tuple(chain.from_iterable(rows[whole:])))
-        return self._connection.total_changes() - before
+            found += self._connection.execute(_for_many(sql, left), tuple(chain.from_iterable(rows[whole:]))).fetchall()
+        return found
 
     def counters_of(self, version: int) -> SqliteCounters:
         found = self._counters_by_version.get(version)
@@ -188,6 +196,69 @@ class SqliteTransaction:
         """Of all versions: what is dead, the stops, and the numbers of entries and notes."""
         return self.counters_of(SCHEDULER_VERSION)
 
+    # for shared verbs
+
+    async def fetch(self, name: str, *args: Any) -> list[Row]:
+        return self.rows(_named[name], [ids_json(each) if type(each) is list else each for each in args])
+
+    async def fetch_text(self, sql: str, values: Sequence[Any]) -> list[Row]:
+        return self.rows(sql, values)
+
+    async def write_rows(self, name: str, rows: Sequence[Row], *same: Any) -> list[Row]:
+        if not rows:
+            return []
+        sql, bindings = _named[name], [(*row, *same) for row in rows] if same else rows
+        if len(rows) > 1 and "VALUES (?," in sql:
+            return self._insert(sql, bindings)
+        self._stats.statements += 1
+        return self._connection.executemany(sql, bindings).fetchall()
+
+    def text(self, name: str) -> str:
+        return _named[name]
+
+    @staticmethod
+    def contains(column: str) -> str:
+        return f"instr({column}, {{}})"
+
+    @staticmethod
+    def place(number: int) -> str:
+        return f"?{number}"
+
+    async def now(self) -> int:
+        return self.given_ms
+
+    async def lock(self, what: int) -> None:
+        """Nothing to do: one write at a time has the file."""
+
+    async def ensure(self, version: int) -> None:
+        self.counters_of(version)
+
+    async def clock_ms(self, versions: Iterable[int]) -> int:
+        return max([self.counters_of(version).clock_ms for version in versions], default=0)
+
+    async def dead(self) -> int:
+        return self.shared.dead
+
+    async def forget_version(self, version: int) -> bool:
+        counters = self.counters_of(version)
+        if counters.jobs or counters.held or counters.ready or counters.leased:
+            return False
+        self.write(_versions.unread, feed_numbers(version))
+        self.write(_versions.drop, (version,))
+        counters.feed = counters.ends = 0
+        return True
+
+    def next_revision(self) -> int:
+        """Revisions come from one count, so that a note made anew is never taken for the old one."""
+        self.shared.notes += 1
+        return self.shared.notes
+
+    async def pass_revision(self, revision: int) -> None:
+        self.shared.notes = max(self.shared.notes, revision)
+
+    async def unread_ends(self, versions: Sequence[int]) -> list[Row]:
+        return [row for version in versions for row in self.rows(_versions.unread_ends, feed_numbers(version))]
+
     def add_entry(self, version: int, entry: Entry) -> None:
         """Put an entry into the inbox of a version's leader."""
         counters, shared = self.counters_of(version), self.shared
@@ -202,15 +273,6 @@ class SqliteTransaction:
             shared.entries = self.rows(_sql.highest, (first, last))[0][0] - first + 1
             self.write(_sql.add_entry, (first + shared.entries, ends, encode(entry)))
         self.wakeups |= FEED
-
-    def add_ends(self, ends: Sequence[tuple[int, End]]) -> None:
-        """Each with the version it ended in: one entry a version."""
-        for version, some in by_version(ends).items():
-            self.add_entry(version, Ended(tuple(some)))
-
-    def add_arrived(self, run_ids: Sequence[tuple[int, str]]) -> None:
-        for version, some in by_version(run_ids).items():
-            self.add_entry(version, Arrived(tuple(some)))
 
     def write_counters(self) -> None:
         """Write down what the counts became; the last thing before the commit."""

@@ -4,7 +4,7 @@ FROM {s}.runs AS r JOIN {s}.queue AS q ON q.seq = r.seq
 WHERE r.id = ANY($1::text[]) ORDER BY q.seq FOR UPDATE OF q;
 
 -- name: of_job
-SELECT id FROM {s}.runs WHERE job_id = $1::text ORDER BY seq;
+SELECT seq, id FROM {s}.runs WHERE job_id = $1::text;
 
 -- name: ended
 SELECT id, state FROM {s}.history WHERE id = ANY($1::text[]);

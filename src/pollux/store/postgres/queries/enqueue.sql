@@ -6,6 +6,9 @@ SELECT
   ARRAY(SELECT ARRAY[id, version::text] FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE),
   ARRAY(SELECT id FROM {s}.history WHERE id = ANY($2::text[]));
 
+-- name: jobs
+SELECT id, version FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE;
+
 -- A run that is made only where none overlaps waits here for others of its kind and for the leaders' plans, and they for
 -- it: a leader's first statement locks its term, so what it reads of the job afterwards is younger than this write.
 -- name: lock_terms

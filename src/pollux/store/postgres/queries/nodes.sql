@@ -1,10 +1,7 @@
 -- name: stored
-SELECT body, until_ms FROM {s}.nodes WHERE id = $1::text FOR UPDATE;
+SELECT body, beat_ms, until_ms FROM {s}.nodes WHERE id = $1::text FOR UPDATE;
 
 -- name: put
-WITH serves AS (
-  UPDATE {s}.term SET in_use = true WHERE version = $5::smallint AND NOT in_use
-)
 INSERT INTO {s}.nodes (id, seats, until_ms, body, version, beat_ms)
 VALUES ($1::text, $2::bigint, $3::bigint, $4::bytea, $5::smallint, $6::bigint)
 ON CONFLICT (id) DO UPDATE
@@ -47,10 +44,10 @@ SELECT standing.*, pulse.* FROM standing, (
   SELECT string_agg(xmin::text, ' ' ORDER BY version, slot), sum(wakes)::bigint FROM {s}.counters
 ) AS pulse;
 
--- name: stands
+-- name: term
 SELECT number, holder, until_ms, ttl_ms FROM {s}.term WHERE version = $1::smallint FOR UPDATE;
 
--- name: write
+-- name: write_term
 UPDATE {s}.term
 SET number = $1::bigint, holder = $2::text, until_ms = $3::bigint, ttl_ms = $4::bigint, in_use = in_use OR $2::text <> ''
 WHERE version = $5::smallint;

@@ -58,8 +58,7 @@ ORDER BY coalesce(j.ended_ms, j.last_due_ms) LIMIT $2::int FOR UPDATE OF j SKIP 
 
 -- name: oldest_dead
 DELETE FROM {s}.history WHERE seq = ANY(ARRAY(
-  SELECT seq FROM {s}.history WHERE history_class = 2 ORDER BY finished_ms, seq
-  LIMIT least($2::int, greatest(0, (SELECT sum(dead)::bigint FROM {s}.counters) + $3::int - $1::int)) FOR UPDATE SKIP LOCKED
+  SELECT seq FROM {s}.history WHERE history_class = 2 ORDER BY finished_ms, seq LIMIT $1::int FOR UPDATE SKIP LOCKED
 )) RETURNING history_class;
 
 -- Numbers without gaps: what lies so far below the last is beyond.

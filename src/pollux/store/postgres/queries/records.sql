@@ -1,36 +1,17 @@
 -- name: last_line
 SELECT seq, chain FROM {s}.log ORDER BY seq DESC LIMIT 1;
 
--- name: add_lines
-INSERT INTO {s}.log (seq, at_ms, actor, action, subject, detail, count, chain)
-SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[]);
+-- name: add_line
+INSERT INTO {s}.log (at_ms, actor, action, subject, detail, count, seq, chain)
+SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[]);
 
--- name: read_log
+-- name: lines
 SELECT at_ms, actor, action, subject, detail, count, seq, chain FROM {s}.log WHERE seq > $1::bigint ORDER BY seq LIMIT $2::int;
 
--- name: newest_log
+-- name: lines_before
 SELECT at_ms, actor, action, subject, detail, count, seq, chain FROM {s}.log WHERE seq < $1::bigint ORDER BY seq DESC LIMIT $2::int;
 
--- name: term
-SELECT number, version FROM {s}.term WHERE version > $1::smallint AND number > 0 ORDER BY version;
-
--- name: job
-SELECT id, revision, next_due_ms, last_due_ms, memory, definition, version FROM {s}.jobs WHERE id > $1::text ORDER BY id LIMIT $2::int;
-
--- name: run
-SELECT * FROM (
-  (SELECT r.seq, {live_columns} FROM {s}.queue AS q JOIN {s}.runs AS r ON r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq WHERE q.seq > $1::bigint ORDER BY q.seq LIMIT $2::int)
-  UNION ALL
-  (SELECT r.seq, {run_columns} FROM {s}.history AS r WHERE r.seq > $1::bigint ORDER BY r.seq LIMIT $2::int)
-) AS both_tables ORDER BY seq LIMIT $2::int;
-
--- name: note
-SELECT key, value, revision, expires_ms FROM {s}.notes WHERE key > $1::text ORDER BY key LIMIT $2::int;
-
--- name: tomb
-SELECT n, id, revision, last_due_ms FROM {s}.tombs WHERE n > $1::bigint ORDER BY n LIMIT $2::int;
-
--- name: load_tombs
+-- name: load_tomb
 INSERT INTO {s}.tombs (id, revision, last_due_ms)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS b (id, revision, last_due_ms)
 WHERE NOT EXISTS (SELECT 1 FROM {s}.jobs AS j WHERE j.id = b.id)
@@ -38,7 +19,7 @@ ON CONFLICT (id) DO NOTHING RETURNING id;
 
 -- Runs as they were dumped, whose ids and keys nobody has; arrays in the order of a run's columns, then its version and
 -- its history_class, which live ones have none of.  A live one goes where its job is.
--- name: load_runs
+-- name: load_run
 WITH b AS MATERIALIZED (
   SELECT *, cause <> 0 AND state < 2 AND visible_ms > {s}.now_ms() AS later FROM unnest(
     $1::text[], $2::text[], $3::bigint[], $4::smallint[], $5::text[], $6::bytea[], $7::smallint[], $8::text[],

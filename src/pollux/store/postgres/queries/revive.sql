@@ -7,7 +7,7 @@ WITH back AS (
   INSERT INTO {s}.runs
   SELECT p.seq, p.id, p.job_id, p.due_ms, p.cause, p.key, p.payload, p.priority, p.grp, p.target, p.gated, 0, 0, 0,
     p.started_ms, p.finished_ms, p.failed, p.changed, p.error, p.result, 1, p.tried
-  FROM unnest($1::bigint[]) WITH ORDINALITY AS asked (seq, place) JOIN {s}.history AS p ON p.seq = asked.seq
+  FROM unnest($1::bigint[], $2::smallint[]) WITH ORDINALITY AS asked (seq, version, place) JOIN {s}.history AS p ON p.seq = asked.seq
   ORDER BY asked.place
   ON CONFLICT DO NOTHING RETURNING seq, id
 ), gone AS (
@@ -17,8 +17,8 @@ WITH back AS (
   INSERT INTO {s}.queue
     (seq, job_id, priority, due_ms, state, held_reason, visible_ms, fence, token, owner, lease_until_ms, settled,
      version)
-  SELECT gone.seq, job_id, priority, due_ms, CASE WHEN gated THEN 0 ELSE 1 END, CASE WHEN gated THEN $2::text ELSE '' END,
-    $3::bigint, fence, token, owner, lease_until_ms, settled, asked.version
-  FROM gone JOIN unnest($1::bigint[], $4::smallint[]) AS asked (seq, version) ON asked.seq = gone.seq
+  SELECT gone.seq, job_id, priority, due_ms, CASE WHEN gated THEN 0 ELSE 1 END, CASE WHEN gated THEN $3::text ELSE '' END,
+    $4::bigint, fence, token, owner, lease_until_ms, settled, asked.version
+  FROM gone JOIN unnest($1::bigint[], $2::smallint[]) AS asked (seq, version) ON asked.seq = gone.seq
 )
 SELECT id FROM back;

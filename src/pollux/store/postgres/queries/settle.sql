@@ -13,9 +13,6 @@ SELECT id, seq, token, state, settled FROM {s}.history WHERE id = ANY($1::text[]
 SELECT id FROM {s}.jobs
 WHERE id = ANY(ARRAY(SELECT job_id FROM {s}.runs WHERE id = ANY($1::text[])) || $2::text[]) ORDER BY id FOR KEY SHARE;
 
--- name: jobs
-SELECT id, version FROM {s}.jobs WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE;
-
 -- The plain end of runs of which the caller knows all but whether they are still its own: the whole settlement in one
 -- statement.  If one of them is not, `all_of` raises, and nothing has happened.
 -- Arrays as `packed` makes them: one value stands for all.

@@ -9,7 +9,7 @@ INSERT INTO {s}.counters (version, slot) SELECT $1::smallint, generate_series(0,
 UPDATE {s}.term SET in_use = true WHERE version = $1::smallint AND NOT in_use;
 
 -- name: in_use
-SELECT version FROM {s}.term WHERE in_use OR version = $1::smallint ORDER BY version;
+SELECT version FROM {s}.term WHERE in_use ORDER BY version;
 
 -- name: all
 SELECT t.version, sum(c.held)::bigint, sum(c.ready)::bigint, sum(c.leased)::bigint,
@@ -18,12 +18,21 @@ SELECT t.version, sum(c.held)::bigint, sum(c.ready)::bigint, sum(c.leased)::bigi
 FROM {s}.term AS t JOIN {s}.counters AS c ON c.version = t.version
 WHERE t.in_use GROUP BY t.version ORDER BY t.version;
 
--- name: stands
+-- name: usage
 SELECT in_use, holder <> '' AND until_ms > coalesce($2::bigint, {s}.now_ms()) FROM {s}.term
 WHERE version = $1::smallint FOR UPDATE;
 
 -- name: left
 SELECT sum(held + ready + leased + jobs)::bigint FROM {s}.counters WHERE version = $1::smallint;
+
+-- name: clock
+SELECT coalesce(max(clock_ms), 0) FROM {s}.counters WHERE version = ANY($1::smallint[]);
+
+-- name: unread_ends
+SELECT id, body FROM {s}.feed WHERE version = ANY($1::smallint[]) AND ends > 0 ORDER BY id;
+
+-- name: dead
+SELECT sum(dead)::bigint FROM {s}.counters;
 
 -- name: drop
 WITH unread AS (

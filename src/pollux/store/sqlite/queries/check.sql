@@ -50,4 +50,4 @@ WHERE state < 2 AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = runs.job_id) 
 SELECT jobs.id FROM jobs JOIN tombs ON tombs.id = jobs.id LIMIT ?;
 
 -- name: feed
-SELECT id, ends, body FROM feed WHERE id > ? ORDER BY id LIMIT ?;
+SELECT 0, id, ends, body FROM feed WHERE id > ?2 AND ?1 = 0 ORDER BY id LIMIT ?3;

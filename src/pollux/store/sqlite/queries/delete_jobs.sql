@@ -2,11 +2,11 @@
 SELECT j.id, j.revision, j.last_due_ms, j.version FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
 
 -- name: waiting
-SELECT seq, state, id, job_id, due_ms, cause, gated, version FROM runs
-WHERE job_id = ? AND history_class IS NULL AND state < 2;
+SELECT r.seq, r.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, r.version
+FROM json_each(?) AS asked JOIN runs AS r ON r.job_id = asked.value WHERE r.history_class IS NULL AND +r.state < 2;
 
 -- name: delete
-DELETE FROM jobs WHERE id = ?;
+DELETE FROM jobs WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: bury
 INSERT OR REPLACE INTO tombs (id, revision, last_due_ms) VALUES (?, ?, ?);

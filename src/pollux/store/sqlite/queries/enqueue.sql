@@ -22,3 +22,7 @@ LIMIT 1;
 
 -- name: holder
 SELECT id FROM runs WHERE key = ? AND key IS NOT NULL AND history_class IS NULL;
+
+-- name: holders
+SELECT r.key, r.id FROM json_each(?) AS asked JOIN runs AS r ON r.key = asked.value
+WHERE r.key IS NOT NULL AND r.history_class IS NULL;

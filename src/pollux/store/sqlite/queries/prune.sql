@@ -1,9 +1,11 @@
 -- name: named
-SELECT r.seq, r.history_class FROM json_each(?) AS asked JOIN runs AS r ON r.id = asked.value WHERE r.history_class IS NOT NULL;
+DELETE FROM runs WHERE id IN (SELECT value FROM json_each(?)) AND +history_class IS NOT NULL RETURNING history_class;
 
 -- name: old
-SELECT seq, history_class FROM runs
-WHERE history_class = ? AND history_class IS NOT NULL AND finished_ms < ? ORDER BY finished_ms LIMIT ?;
+DELETE FROM runs WHERE seq IN (
+  SELECT seq FROM runs
+  WHERE history_class = ? AND history_class IS NOT NULL AND finished_ms < ? ORDER BY finished_ms LIMIT ?
+) RETURNING history_class;
 
 -- The jobs that have more than so many finished runs that failed, or that did not: so many steps along the indexes each,
 -- whatever they have.
@@ -24,11 +26,11 @@ WHERE EXISTS (
 LIMIT ?2;
 
 -- name: excess
-SELECT seq, history_class FROM runs WHERE job_id = ? AND history_class < 2 AND failed = ? ORDER BY finished_ms DESC, seq DESC
+SELECT seq FROM runs WHERE job_id = ? AND history_class < 2 AND failed = ? ORDER BY finished_ms DESC, seq DESC
 LIMIT ? OFFSET ?;
 
 -- name: drop
-DELETE FROM runs WHERE seq = ? AND history_class IS NOT NULL;
+DELETE FROM runs WHERE seq IN (SELECT value FROM json_each(?)) AND +history_class IS NOT NULL RETURNING history_class;
 
 -- name: spent
 SELECT j.id, j.revision, j.last_due_ms, j.version FROM jobs AS j
@@ -39,8 +41,10 @@ WHERE j.once = 1 AND j.next_due_ms IS NULL AND j.last_due_ms IS NOT NULL AND coa
 ORDER BY coalesce(j.ended_ms, j.last_due_ms) LIMIT ?2;
 
 -- name: oldest_dead
-SELECT seq, history_class FROM runs WHERE history_class = 2 AND history_class IS NOT NULL ORDER BY finished_ms, seq LIMIT ?;
+DELETE FROM runs WHERE seq IN (
+  SELECT seq FROM runs WHERE history_class = 2 AND history_class IS NOT NULL ORDER BY finished_ms, seq LIMIT ?
+) RETURNING history_class;
 
 -- Numbers without gaps: what lies so far below the last is beyond.
 -- name: log
-DELETE FROM log WHERE seq IN (SELECT seq FROM log WHERE seq <= (SELECT max(seq) FROM log) - ? ORDER BY seq LIMIT ?);
+DELETE FROM log WHERE seq IN (SELECT seq FROM log WHERE seq <= (SELECT max(seq) FROM log) - ? ORDER BY seq LIMIT ?) RETURNING seq;

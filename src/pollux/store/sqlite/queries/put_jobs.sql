@@ -5,13 +5,15 @@ FROM json_each(?) AS asked JOIN jobs AS j ON j.id = asked.value;
 -- name: tombs
 SELECT t.id, t.revision, t.last_due_ms FROM json_each(?) AS asked JOIN tombs AS t ON t.id = asked.value;
 
--- name: forget_tomb
-DELETE FROM tombs WHERE id = ?;
+-- name: forget_tombs
+DELETE FROM tombs WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: add
 INSERT INTO jobs
-  (id, revision, release, source, handler, name, grp, target, tags, enabled, once, definition, last_due_ms, version)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+  (id, revision, release, source, handler, name, grp, target, tags, enabled, once, definition, next_due_ms, last_due_ms,
+   memory, ended_ms, version)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING RETURNING id;
 
 -- name: change
 UPDATE jobs

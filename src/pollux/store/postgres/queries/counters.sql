@@ -31,7 +31,7 @@ SELECT
 SELECT {s}.now_ms();
 
 -- name: lock
-SELECT pg_advisory_xact_lock($1::int, $2::int);
+SELECT pg_advisory_xact_lock('{s}.notes'::regclass::oid::int, $1::int);
 
 -- At every opening: a copy that came without its sequences (no logical replication takes them along) would give new runs the
 -- numbers of finished ones, and they could never end.  A number that is given stands for a block of 1000.

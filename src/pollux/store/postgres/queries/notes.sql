@@ -16,12 +16,8 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revi
 -- name: delete
 DELETE FROM {s}.notes WHERE key = ANY($1::text[]);
 
--- name: raise_
+-- name: pass_revision
 SELECT setval('{s}.note_revision', greatest(nextval('{s}.note_revision'), $1::bigint));
-
--- Waits for all writes that looked whether the store is sealed, and lets them look again after this one.
--- name: lock_seal
-SELECT pg_advisory_xact_lock('{s}.notes'::regclass::oid::int, 5);
 
 -- name: is_sealed
 SELECT {s}.is_sealed();
