@@ -93,7 +93,7 @@ async def test_a_store_in_order_has_no_findings(url):
 
     assert seen.findings == ()
     assert (seen.runs, seen.jobs, seen.notes, seen.log) == (10, 3, 3, 4)
-    assert {"the scripts", "the keys", "the index leases"} <= {step[0] for step in steps}
+    assert {"the functions", "the keys", "the index leases"} <= {step[0] for step in steps}
 
 
 @pytest.fixture
@@ -487,7 +487,7 @@ def test_the_command_tells_and_repairs(url, tmp_path):
     answer = here("store", "check", *where)
     assert answer.code == 1
     assert "counts: a count differs from what is there" in answer.out
-    assert "`pollux store check --repair` mends what" in answer.err
+    assert "`pollux store check --repair` repairs what" in answer.err
     assert "written anew" in here.ok("store", "check", "--repair", *where).err
     assert here.ok("store", "check", "--json", *where).json["ok"] is True
 

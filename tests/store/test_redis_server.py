@@ -73,7 +73,7 @@ async def test_user_and_password_are_taken_as_they_are_encoded(server):
 async def test_a_user_that_may_not_do_what_we_need_is_refused_with_the_rights_that_suffice(server, opened):
     """What the message tells to grant is enough for a run's whole way."""
     async with Redis.from_url(server.url) as client:
-        for rights in ("+@all -eval", "+@all -info", "+@all -hset", "+@all -xgroup"):
+        for rights in ("+@all -fcall", "+@all -function|load", "+@all -info", "+@all -hset", "+@all -xgroup"):
             await client.execute_command("ACL", "SETUSER", "poor", "reset", "on", ">pw", "~pollux:*", *rights.split())
             with pytest.raises(StoreRefused, match=r"may not do what we need .*ACL SETUSER") as refused:
                 await opening(f"redis://poor:pw@127.0.0.1:{server.port}/0")

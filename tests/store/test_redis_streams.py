@@ -278,7 +278,7 @@ async def test_a_deleted_stream_is_made_anew_and_that_is_said_once(store, redis,
     await claim(store, 1, now_ms=T0)  # the entries of those who wait are written by then
 
     assert [record.getMessage() for record in caplog.records] == [
-        f"the stream {stream} or its group was gone: somebody deleted it; it was made anew, no run is lost"
+        f"the stream {stream} or its group was deleted by another client; it was made anew, no run is lost"
     ]
     assert await lag_and_pending(redis, url) == (2, 2), "the first two were leased before; their entries are gone"
     await store.settle([settlement(run, Done()) for run in (*before, *after)], now_ms=T0)
@@ -298,7 +298,8 @@ async def test_what_is_no_run_is_taken_out_of_the_line_and_said_and_the_others_g
 
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        f"the key {key} stood in line and is no run of ours: somebody wrote there; it was taken out" for key in keys[:2]
+        f"the key {key} was in a queue and is no run of ours: another client wrote it; it was taken out"
+        for key in keys[:2]
     ]
     assert await lag_and_pending(redis, url) == (0, 1)
 
