@@ -43,7 +43,7 @@ async def test_plain_words_on_a_port_with_tls_are_told_to_say_https():
     tls = (CERTIFICATES / "good.pem", CERTIFICATES / "server.key")
     async with world(tls=tls) as api:
         told = await refusal(api.server.url.replace("https:", "http:"))
-    assert "went away while it was asked" in str(told)
+    assert "closed the connection before it answered" in str(told)
     assert str(told).endswith("see that `pollux serve` runs there, and write https:// if it speaks TLS")
 
 

@@ -114,14 +114,14 @@ class HttpConnection:
             why = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
             cure = "name the certificate of who signed it: SSL_CERT_FILE=/path/to/ca.pem"
             raise StoreError(
-                f"{self.address.shown} is not believed: its certificate is not trusted ({why}); {cure}"
+                f"{self.address.shown} is refused: its certificate is not trusted ({why}); {cure}"
             ) from error
         except aiohttp.ClientSSLError as error:
             plain = f"http{self.address.root.removeprefix('https')}"
             cure = f"write {plain}, or give the node a certificate (server.tls)"
             raise StoreError(f"{self.address.shown} cannot be reached: no TLS is spoken there; {cure}") from error
         except aiohttp.ClientConnectorDNSError as error:
-            raise self._unreachable("no such host is known") from error
+            raise self._unreachable("unknown host") from error
         except aiohttp.ClientConnectorError as error:
             raise self._unreachable(system_words(error.os_error)) from error
         except aiohttp.ConnectionTimeoutError as error:
@@ -172,7 +172,7 @@ class HttpConnection:
             return False
         if not self._waited and self._tell is not None:
             why = problem.detail or problem.title
-            self._tell(f"{self.address.shown} has no time for us: {why}; waiting, up to {WAIT_S_MAX[status]:.0f} s")
+            self._tell(f"{self.address.shown} is busy: {why}; waiting, up to {WAIT_S_MAX[status]:.0f} s")
         self._waited += max(seconds, 0.1)
         await asyncio.sleep(seconds)
         return True
@@ -180,28 +180,28 @@ class HttpConnection:
     # errors
 
     def _unreachable(self, why: str) -> StoreError:
-        cure = "see that `pollux serve` runs there, or leave --url and POLLUX_URL out to ask the store itself"
+        cure = "see that `pollux serve` runs there, or omit --url and POLLUX_URL to use the store itself"
         return StoreError(f"{self.address.shown} cannot be reached: {why}; {cure}")
 
     def _cut_off(self, why: str, *, again: bool) -> StoreError:
-        words = f"{self.address.shown} went away while it was asked ({why})"
+        words = f"{self.address.shown} closed the connection before it answered ({why})"
         if again:
             tls = "" if self.address.socket or self.address.is_encrypted else ", and write https:// if it speaks TLS"
             return StoreError(f"{words}; see that `pollux serve` runs there{tls}")
         return StoreTimeout(f"{words}: it may have done what was asked; look before you repeat it")
 
     def _foreign(self) -> StoreRefused:
-        what = f"what answers at {self.address.shown} is no Pollux, or not where its API begins"
+        what = f"what answers at {self.address.shown} is not Pollux, or not at the beginning of its API"
         return StoreRefused(f"{what}; look at the address: --url or POLLUX_URL")
 
     def _refused(self, status: int, problem: ProblemAnswer) -> PolluxError:
         words = "; ".join(part for part in (problem.detail or problem.title, problem.cure) if part)
         match status:
             case 401 if self._token:
-                what = f"{self.address.shown} does not know the token (it may be revoked, expired or of another store)"
+                what = f"{self.address.shown} refuses the token (it may be revoked, expired or of another store)"
                 return StoreRefused(f"{what}; make one there with `pollux token create`, give it by POLLUX_TOKEN")
             case 401:
-                what = f"{self.address.shown} wants to know who asks, and no token was given"
+                what = f"{self.address.shown} requires authentication, and no token was given"
                 return StoreRefused(f"{what}; make one there with `pollux token create`, give it by POLLUX_TOKEN")
             case 403:
                 return PolluxError(words)
@@ -212,7 +212,7 @@ class HttpConnection:
                 what = f"the proxy in front of {self.address.shown} got no answer (status {status})"
                 return StoreTimeout(f"{what}: it may have done what was asked; look before you repeat it")
             case 429 | 503:
-                return StoreBusy(f"{self.address.shown} has no time for us: {words}")
+                return StoreBusy(f"{self.address.shown} is busy: {words}")
             case _:
                 return StoreRefused(f"{self.address.shown}: {words}")
 

@@ -156,7 +156,7 @@ async def make_first_token(app: Pollux, file: Path) -> str:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         log.warning(
-            "the first token cannot be written to %s (%s): nobody has one yet; cure: name another place with "
+            "the first token cannot be written to %s (%s), so none was created; cure: name another place with "
             "server.token_file, or `pollux token create --role admin`",
             file,
             error.strerror,

@@ -1,7 +1,7 @@
 """Faults of a poll, by whether trying again may help.  The class name begins the error that people read.
 
     transient   ConnectTimeout, AnswerTimeout, BodyTimeout, Refused, NoSuchHost, TlsFailed, Interrupted, BadAnswer,
-                NothingTaken, BadStatus (408, 425, 429, 5xx and odd ones)
+                NothingExtracted, BadStatus (408, 425, 429, 5xx and odd ones)
     permanent   DeniedAddress, TooBig, BadEncoding, TooManyRedirects, Untrusted, SlowPattern, UnfitParams,
                 RefusedStatus (other 3xx and 4xx)
 

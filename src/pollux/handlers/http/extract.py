@@ -80,7 +80,7 @@ def path_of(text: object) -> tuple[str | int, ...]:
 
 
 def pattern_of(text: object) -> str:
-    """Return a pattern that compiles; its run time is bounded when it runs (`regex_worker.py`)."""
+    """Return a pattern that compiles; its run time is bounded when it runs (`RegexWorker`)."""
     if not isinstance(text, str) or not text or len(text) > PATTERN_CHARS_MAX:
         what = f"it is no text of 1 to {PATTERN_CHARS_MAX} characters"
         raise InvalidInput(what, where="regex", cure='write it like "price: ([0-9.]+)"')

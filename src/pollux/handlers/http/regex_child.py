@@ -1,4 +1,4 @@
-"""Child process of `regex_worker.py`: runs one regex search after another; the alarm ends it if one takes too long.
+"""Child process of `extract.py`: runs one regex search after another; the alarm ends it if one takes too long.
 
 It is run as a file by a Python without site-packages, so it imports nothing of ours.  The alarm is the kernel's and
 counts the CPU time of the search: its default action ends the process even inside a search, and also when the parent

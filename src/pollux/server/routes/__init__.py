@@ -33,8 +33,8 @@ EVERY = (  # in the order of the documentation
 OPEN_PATHS = frozenset(each.path for group in EVERY for each in group.operations if each.role is None)
 
 __all__ = [
-    "EVERY", "OPEN_PATHS", "Api", "dead_letters", "events", "health", "jobs", "openapi", "pauses", "rpc", "runs", "scheduler",
-    "tokens",
+    "EVERY", "OPEN_PATHS", "Api", "dead_letters", "events", "health", "jobs", "openapi", "pauses", "rpc", "runs",
+    "scheduler", "tokens",
 ]  # fmt: skip
 NEAR_MAX = 60  # characters of a path that is compared with the known ones
 
