@@ -80,15 +80,16 @@ def new_folder(kind: str) -> Path:
 def main(mark: str, parent: int, folder: Path) -> None:
     for number in DEAF:
         signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal
-    watched, rest = {}, b""
-    while os.getppid() == parent:
-        if not select.select([0], [], [], LOOK_S)[0]:
+    watched, rest, is_over = {}, b"", False
+    while not is_over:
+        is_orphan = os.getppid() != parent  # also from the beginning; what it was told is read all the same
+        if not select.select([0], [], [], 0 if is_orphan else LOOK_S)[0]:
+            is_over = is_orphan
             continue
         more = os.read(0, 65_536)
         *lines, rest = (rest + more).split(b"\n")
-        if not more or b"end" in lines:
-            break
-        watched |= {int(line): _began(int(line)) for line in lines}
+        is_over = not more or b"end" in lines
+        watched |= {int(line): _began(int(line)) for line in lines if line != b"end"}
     _end_all(mark, {pid: began for pid, began in watched.items() if began})
     shutil.rmtree(folder, ignore_errors=True)
 

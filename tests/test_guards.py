@@ -168,6 +168,14 @@ def test_all_that_pytest_rewrites_of_ours_is_rewritten_beforehand():
     assert found <= {*beforehand.all_files()}
 
 
+@pytest.fixture
+def interruptible():
+    """A run that a shell started in the background ignores SIGINT, and so would the one that is started here."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 HANGS = """
 import json, os, subprocess, threading
 from pathlib import Path
@@ -202,6 +210,7 @@ def test_hangs(tmp_path):
     ],
     ids=["interrupted", "killed", "Ctrl-C", "spread-interrupted", "spread-killed", "worker-killed"],
 )
+@pytest.mark.usefixtures("interruptible")
 def test_a_run_that_is_interrupted_leaves_no_process_and_no_folder(tmp_path, arguments, whom, how, servers):
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     (tmp_path / "test_planted.py").write_text(HANGS)
