@@ -28,6 +28,7 @@ from pollux.testing.conformance.builders import (
 )
 from tests.servers.redis import own_url, shared_url
 
+LEFT_OUT = {"cmdstat_config|resetstat", "cmdstat_xdel"}
 TRIES = 3  # for what is to be quick
 
 
@@ -338,7 +339,7 @@ async def _took_to_cancel(store, redis, named, whole=1_000):
     assert {answer.answer for answer in answers} == {Answer.OK}
     counts = await store.counts()
     assert (counts.ready, counts.held, counts.leased) == (0, 0, 0)
-    return [entry["duration"] for entry in log if entry["command"].startswith(b"EVAL")]
+    return [entry["duration"] for entry in log if entry["command"].startswith(b"FCALL")]
 
 
 async def test_a_job_with_very_many_runs_is_deleted_with_all_that_wait(store, url):
@@ -379,10 +380,11 @@ async def test_a_claim_costs_the_same_commands_however_much_else_there_is(store,
         stats = await redis.info("commandstats")
         assert len(runs) == 10
         await store.settle([settlement(run, Done()) for run in runs], now_ms=now_ms)
-        return {name: figures["calls"] for name, figures in stats.items() if "config" not in name}
+        # The entry that was delivered last may be left of the claim before: it goes with this one.
+        return {name: figures["calls"] for name, figures in stats.items() if name not in LEFT_OUT}
 
     await given(store, *(a_run(f"r{n}") for n in range(20)))
-    await commands(T0)  # a server that does not know the scripts yet is sent them
+    await commands(T0)  # a server that does not know the functions yet is sent them
     few = await commands(T0)
     for n in range(3):
         await given(store, *(a_run(f"later{n}-{m}", due_ms=T0 + 10**9) for m in range(1_000)))
