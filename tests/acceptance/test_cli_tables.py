@@ -135,9 +135,12 @@ async def pollux(tmp_path) -> Terminal:
 def at_a_terminal(
     pollux: Terminal, *arguments: str, types: str = "", columns: str = "60", interrupt_at: str = ""
 ) -> tuple[int, str]:
-    """Run a command with a terminal for all its streams; SIGINT comes when it has printed `interrupt_at`."""
+    """Run a command with a terminal for all its streams; SIGINT comes when it has printed `interrupt_at`.
+
+    And again each second: one that comes just before the read begins is seen only after the line, as at any prompt.
+    """
     ours, theirs = pty.openpty()
-    seen, deadline = b"", time.monotonic() + PATIENCE_SECONDS
+    seen, deadline, interrupt_again = b"", time.monotonic() + PATIENCE_SECONDS, 0.0
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", "pollux", *arguments],
@@ -152,9 +155,9 @@ def at_a_terminal(
             assert time.monotonic() < deadline, seen
             if select.select([ours], [], [], 0.1)[0]:
                 seen += os.read(ours, 65_536)
-            if interrupt_at and interrupt_at.encode() in seen:
+            if interrupt_at and interrupt_at.encode() in seen and time.monotonic() > interrupt_again:
                 process.send_signal(signal.SIGINT)
-                interrupt_at = ""
+                interrupt_again = time.monotonic() + 1.0
     finally:
         process.kill()
         process.wait()

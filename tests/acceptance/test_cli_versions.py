@@ -129,7 +129,7 @@ def test_a_version_with_a_live_run_is_not_finished_and_the_run_is_named(pollux, 
 
     refused = pollux(*FINISH)
 
-    said = "version 5 is not done; it still has 1 live run (r1): wait for them or cancel them"
+    said = "version 5 is not finished; it still has 1 live run (r1): wait for them or cancel them"
     assert (refused.code, refused.out) == (1, "")
     assert said in refused.err
     assert 5 in [each["number"] for each in pollux.ok("migrate", "--json", *WHERE).json["versions"]]
