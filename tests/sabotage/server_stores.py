@@ -40,40 +40,32 @@ ON_REDIS = (
     sabotage(
         "alike.redis",
         "of runs that are alike the first stands alone",
-        Patch("store/redis/fast_path.py", "groups[-1][2] = len(ids)", "pass"),
+        Patch(
+            "store/redis/codec.py", "zip(runs.ids, bodies, strict=True)]", "zip(runs.ids[:1], bodies[:1], strict=True)]"
+        ),
         tests=(REDIS + ALIKE + "[plain]",),
     ),
     sabotage(
         "S1.redis",
         "settle ends a run whatever token it is shown",
         Patch(
-            "store/redis/scripts/settle.lua",
+            "store/redis/functions/settle.lua",
             "or run.tok ~= token then",
             "or (run.tok ~= token and verdict ~= true and not is_final(verdict)) then",
         ),
         tests=(REDIS + TOKEN,),
     ),
     sabotage(
-        "S1.redis-plain",
-        "the short script that ends many runs does not ask whose they are",
-        Patch(
-            "store/redis/scripts/settle_plain.lua",
-            "if not state or sub(state, 2, upto) ~= head then",
-            "if not state then",
-        ),
-        tests=(TWIN + "test_a_plain_end_that_comes_after_another_handle_took_the_run_is_lost[redis]",),
-    ),
-    sabotage(
         "S2.redis",
         "renew extends a lease whatever token it is shown",
-        Patch("store/redis/scripts/renew.lua", " and run.tok == token then", " then"),
+        Patch("store/redis/functions/claim.lua", " and run.tok == token then", " then"),
         tests=(REDIS + RENEWED,),
     ),
     sabotage(
         "S3.redis",
         "a run is handed back (back, hold, retry) whatever token is shown",
         Patch(
-            "store/redis/scripts/settle.lua",
+            "store/redis/functions/settle.lua",
             "or run.tok ~= token then",
             "or (run.tok ~= token and (verdict == true or is_final(verdict))) then",
         ),
@@ -82,58 +74,48 @@ ON_REDIS = (
     sabotage(
         "S4.redis",
         "a plan of an old term is written",
-        Patch(
-            "store/redis/scripts/advance.lua",
-            'if tonumber(stands[1] or 0) ~= A.term or (stands[2] or "") == "" or not is_at_home then',
-            "if A.term < 0 then",
-        ),
+        Patch("store/redis/functions/advance.lua", "if not is_current(args.term) then", "if args.term < 0 then"),
         tests=(REDIS + FENCED,),
     ),
     sabotage(
         "S4.two-redis",
         "a term is given to whoever asks, though another holds it",
         Patch(
-            "store/redis/scripts/elect.lua",
-            "if is_vacant or holder == A.node then",
-            'if is_vacant or A.node ~= "" then',
+            "store/redis/functions/nodes.lua",
+            "if is_vacant or holder == args.node then",
+            'if is_vacant or args.node ~= "" then',
         ),
         tests=(REDIS + LEADS,),
     ),
     sabotage(
         "S5.redis",
         "a due fires again: neither the last due nor the run's id is asked",
-        Patch("store/redis/scripts/advance.lua", "if is_fired(job.last, row) then", "if false then"),
+        Patch("store/redis/functions/advance.lua", "if is_fired(job.last, row) then", "if false then"),
         tests=(REDIS + EARLIER, REDIS + ONCE),
-    ),
-    sabotage(
-        "S5.redis-plain",
-        "the short script that makes many runs does not look whether one of them is known",
-        Patch("store/redis/scripts/enqueue_plain.lua", ' or call("EXISTS", unpack(keys)) > 0 then', " then"),
-        tests=(REDIS + "test_the_id_of_a_finished_run_is_known",),
     ),
     sabotage(
         "S6.unread-redis",
         "an end that came after the feed was read is not looked for",
-        Patch("store/redis/scripts/advance.lua", 'return is_unread(job.id) and "unread" or "ok"', 'return "ok"'),
+        Patch("store/redis/functions/advance.lua", 'return is_unread(job.id) and "unread" or "ok"', 'return "ok"'),
         tests=(REDIS + ENDED_UNREAD,),
     ),
     sabotage(
         "S6.kept-redis",
         "an entry goes although a job that was to learn from it is stale",
-        Patch("store/redis/scripts/advance.lua", "  if id < 1 or kept[id] then", "  if id < 1 then"),
+        Patch("store/redis/functions/advance.lua", "  if id < 1 or plan.kept[id] then", "  if id < 1 then"),
         tests=(REDIS + KEPT + "[alone]",),
     ),
     sabotage(
         "S6.along-redis",
         "ends that a job has learnt go along with it into another version",
-        Patch("store/redis/scripts/move_jobs.lua", "if its and not its[mark] then", "if its then"),
+        Patch("store/redis/functions/move_jobs.lua", "if its and not its[mark] then", "if its then"),
         tests=(REDIS + ALONG,),
     ),
     sabotage(
         "S6.alone-redis",
         "a run that is to begin alone begins beside others",
         Patch(
-            "store/redis/scripts/advance.lua",
+            "store/redis/functions/advance.lua",
             "if has_mate(run) or is_unread(run.job) then",
             "if is_unread(run.job) then",
         ),
@@ -149,27 +131,26 @@ ON_REDIS = (
             "        if after:\n"
             "            bare = [msgspec.structs.replace(each, follow_ups=()) for each in settlements]\n"
             "            done = await self.settle(bare, now_ms=now_ms)\n"
-            "            await self.enqueue(after, now_ms=now_ms)\n"
+            "            asked = {'ready_max': 10**6, 'unless_live': False, 'audit': None, 'unless_moved': False}\n"
+            "            await self.enqueue(after, (), now_ms=now_ms, **asked)\n"
             "            return done\n"
             "        items = [codec.settlement_row(settlement) for settlement in settlements]\n",
         ),
-        Patch("store/redis/store.py", "from typing import ", "import msgspec\nfrom typing import "),
         tests=(WHOLE + "test_on_redis_a_settlement_whose_follow_up_cannot_be_written_is_not_there_either",),
     ),
     sabotage(
         "S9.redis",
         "every delivery has the same token",
-        Patch("store/redis/scripts/claim.lua", 'A.token .. ":" .. text(fence), A.node', '"t", A.node'),
-        Patch("store/redis/scripts/claim_plain.lua", 'pack(A.token .. ":1")', 'pack("t")'),
+        Patch("store/redis/functions/claim.lua", 'args.token .. ":" .. fence, args.node', '"t", args.node'),
         tests=(REDIS + TOKEN,),
     ),
     sabotage(
         "S11.redis",
         "leases are taken back although they have not ended",
         Patch(
-            "store/redis/scripts/claim.lua",
-            'fresh(LEASES), "-inf", now, "LIMIT", 0, TAKE_BACK_MAX)',
-            'fresh(LEASES), "-inf", "+inf", "LIMIT", 0, TAKE_BACK_MAX)',
+            "store/redis/functions/claim.lua",
+            'flush(leases), "-inf", now, "LIMIT", 0, TAKE_BACK_MAX)',
+            'flush(leases), "-inf", "+inf", "LIMIT", 0, TAKE_BACK_MAX)',
         ),
         tests=(REDIS + LIVING,),
     ),
@@ -177,14 +158,9 @@ ON_REDIS = (
         "S12.redis",
         "the stream of the work is cut at a length (MAXLEN)",
         Patch(
-            "store/redis/scripts/_streams.lua",
-            'call("XADD", STREAM[pr], "*", "at", now)',
-            'call("XADD", STREAM[pr], "MAXLEN", 1000, "*", "at", now)',
-        ),
-        Patch(
-            "store/redis/scripts/enqueue_plain.lua",
-            'call("XADD", STREAM, "*", "at", at)',
-            'call("XADD", STREAM, "MAXLEN", 1000, "*", "at", at)',
+            "store/redis/functions/streams.lua",
+            'call("XADD", stream, "*", "at", at)',
+            'call("XADD", stream, "MAXLEN", 1000, "*", "at", at)',
         ),
         tests=("tests/store/test_redis_long_streams.py::test_no_entry_of_a_long_line_is_cut_off",),
     ),
@@ -192,33 +168,28 @@ ON_REDIS = (
         "S15.redis",
         "a run handed back by a node that leaves is charged with a failure",
         Patch(
-            "store/redis/scripts/settle.lua",
-            'put_back(run, "ready", math.max(now, verdict[2]))\n',
-            'put_back(run, "ready", math.max(now, verdict[2]))\n    run.att = (run.att or 0) + 1\n',
+            "store/redis/functions/settle.lua",
+            'put_back(run, "ready", math.max(op.now, verdict[2]))\n',
+            'put_back(run, "ready", math.max(op.now, verdict[2]))\n    run.att = (run.att or 0) + 1\n',
         ),
         tests=(REDIS + UNCHARGED,),
     ),
     sabotage(
         "silent.redis",
         "a settlement does not tell the leader",
-        Patch("store/redis/scripts/settle.lua", "tell_gathered()\n", ""),
-        Patch(
-            "store/redis/scripts/settle_plain.lua",
-            'call("XADD", FEED, counts[2] .. "-0", "ends", format("%d", count), "entry", A.ends)\n',
-            "",
-        ),
+        Patch("store/redis/functions/settle.lua", "  feed.add_gathered()\n", ""),
         tests=(REDIS + TOLD,),
     ),
     sabotage(
         "offer.redis",
         "a claim that went with a wait is good for ever: a worker that hangs takes what rings, and nobody runs it",
-        Patch("store/redis/scripts/claim_plain.lua", '(A["until"] and now > A["until"])', "false"),
+        Patch("store/redis/functions/claim.lua", 'args["until"] and op.now > args["until"]', "false"),
         tests=(OFFERS + "test_an_offer_is_good_for_a_moment_only",),
     ),
     sabotage(
         "offer.redis-cut",
         "whoever stops waiting leaves its claim with the server for a while",
-        Patch("store/redis/wakeup.py", "                self._listener.cut()\n", ""),
+        Patch("store/redis/wakeup.py", "                self._connection.cut()\n", ""),
         tests=(OFFERS + "test_an_offer_is_taken_back_at_once",),
     ),
     sabotage(
@@ -246,7 +217,7 @@ ON_REDIS = (
     sabotage(
         "leap.redis",
         "the server's clock leaps ahead, and every lease is over at once",
-        Patch("store/redis/scripts/claim.lua", "\ntake_back(hold == 0)", "\ntake_back(hold >= 0)"),
+        Patch("store/redis/functions/claim.lua", "  take_back(hold == 0)", "  take_back(hold >= 0)"),
         tests=(
             "tests/store/test_redis_streams.py::test_after_a_leap_of_the_servers_clock_the_living_keep_their_leases",
         ),

@@ -46,8 +46,8 @@ RUNS = (
         STAYS,
         (
             Patch(
-                "store/redis/fast_path.py",
-                '                broken[run_id] = f"it cannot be read ({error})"\n                continue\n',
+                "store/redis/store.py",
+                '                broken[run_id.decode()] = f"it cannot be read ({error})"\n',
                 "                raise error\n",
             ),
         ),
@@ -76,7 +76,9 @@ RUNS = (
         NO_NUMBER,
         (
             Patch(
-                "store/redis/scripts/_runs.lua", "    if kind and not is_of(kind, value) then\n", "    if false then\n"
+                "store/redis/functions/runs.lua",
+                '    if kind and (type(value) ~= kind or (kind == "number" and ',
+                '    if false and (type(value) ~= kind or (kind == "number" and ',
             ),
         ),
         (IN_REDIS + "test_one_number_that_is_none_does_not_stop_the_claims_of_the_others[fence-x]",),
@@ -109,7 +111,7 @@ BESIDE_SPOILT = (
     sabotage(
         "entry-redis",
         STOPS,
-        Patch("store/redis/script_calls.py", "        return spoilt(error, item[1])\n", "        raise\n"),
+        Patch("store/redis/codec.py", "        return spoilt(error, item[1])\n", "        raise\n"),
         tests=(AN_ENTRY.format("redis"),),
     ),
     sabotage(
@@ -136,30 +138,17 @@ BESIDE_SPOILT = (
         "jobs-redis",
         ONE_JOB,
         Patch(
-            "store/redis/store.py",
-            "reading.answer(reading.jobs([codec.job_given(row) for row in found]))",
-            "[*map(self._job, found)] if reading else []",
+            "store/handle.py",
+            "return decoder.answer(decoder.jobs(found))",
+            "return [*map(self.backend.job, found)] if decoder else []",
         ),
         tests=(A_JOB.format("redis"),),
     ),
     sabotage(
         "number-redis",
         "an entry with a number far ahead breaks every write that tells the leader, in its middle",
-        Patch("store/redis/scripts/_writes.lua", 'redis.pcall("XADD", FEED, each[1]', 'call("XADD", FEED, each[1]'),
+        Patch("store/redis/functions/feed.lua", 'redis.pcall("XADD", key, each[1]', 'call("XADD", key, each[1]'),
         tests=(A_NUMBER.format("redis"),),
-    ),
-    sabotage(
-        "number-redis-plain",
-        "the same, of runs that are settled plainly",
-        Patch(
-            "store/redis/scripts/settle_plain.lua",
-            'redis.pcall("XADD", FEED, counts[2]',
-            'call("XADD", FEED, counts[2]',
-        ),
-        tests=(
-            IN_REDIS
-            + "test_an_entry_with_a_number_of_its_own_does_not_break_the_writes_that_come_after_it[deleted again]",
-        ),
     ),
     sabotage(
         "number-postgres-plain",
@@ -191,7 +180,7 @@ BESIDE_SPOILT = (
         "unread-redis",
         FALLS_OVER,
         Patch(
-            "store/redis/scripts/advance.lua",
+            "store/redis/functions/advance.lua",
             'pcall(cmsgpack.unpack, item[2][4] or "")',
             "true, cmsgpack.unpack(item[2][4])",
         ),
@@ -220,7 +209,7 @@ BESIDE_SPOILT = (
     sabotage(
         "prune-redis",
         "a once-job whose memory is no JSON stops all pruning",
-        Patch("store/redis/scripts/prune.lua", "pcall(cjson.decode, ", "true, cjson.decode("),
+        Patch("store/redis/functions/jobs.lua", "pcall(cjson.decode, ", "true, cjson.decode("),
         tests=(
             SPOILT + "test_a_once_job_whose_memory_cannot_be_read_is_pruned_like_all_others[redis-ended]",
             SPOILT + "test_a_once_job_whose_memory_cannot_be_read_is_pruned_like_all_others[redis-cancelled]",

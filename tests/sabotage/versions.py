@@ -53,9 +53,9 @@ BETWEEN_VERSIONS = (
     line(
         "redis",
         Patch(
-            "store/redis/scripts/_keys.lua",
-            'QUEUE_1, QUEUE_2, QUEUE_3 = own .. "queue:1", own .. "queue:2", own .. "queue:3"',
-            "own = own",
+            "store/redis/functions/op.lua",
+            "names.queues = named(beginning, QUEUES)",
+            "names.queues = named(keys.prefix, QUEUES)",
         ),
     ),
     line(
@@ -82,8 +82,7 @@ BETWEEN_VERSIONS = (
     ),
     told(
         "redis",
-        Patch("store/redis/scripts/_keys.lua", 'own .. "due", own .. "feed"', 'own .. "due", FEED'),
-        Patch("store/redis/scripts/settle_plain.lua", 'OWN .. "feed"', 'PREFIX .. "feed"'),
+        Patch("store/redis/functions/feed.lua", "local key = op.here.feed", 'local key = op.keys.prefix .. "feed"'),
     ),
     told(
         "postgres",
@@ -105,7 +104,11 @@ BETWEEN_VERSIONS = (
     term("sqlite", Patch("store/relational/nodes.py", 'tx.fetch("nodes.term", version)', 'tx.fetch("nodes.term", 2)')),
     term(
         "redis",
-        Patch("store/redis/scripts/elect.lua", 'call("HMGET", META, "term"', 'call("HMGET", PREFIX .. "meta", "term"'),
+        Patch(
+            "store/redis/functions/nodes.lua",
+            "local args, now, meta = op.args, op.now, op.here.meta",
+            'local args, now, meta = op.args, op.now, op.keys.prefix .. "meta"',
+        ),
     ),
     term(
         "postgres", Patch("store/relational/nodes.py", 'tx.fetch("nodes.term", version)', 'tx.fetch("nodes.term", 2)')

@@ -98,7 +98,9 @@ function op.keys_in(version)
     end
     local beginning = version == DEFAULT and keys.prefix or keys.prefix .. "v" .. op.text(version) .. ":"
     names = named(beginning, OF_VERSION)
-    names.version, names.queues, names.streams = version, named(beginning, QUEUES), named(beginning, STREAMS)
+    names.version = version
+    names.queues = named(beginning, QUEUES)
+    names.streams = named(beginning, STREAMS)
     keys.of_versions[version], keys.version_count = names, keys.version_count + 1
   end
   return names
