@@ -245,7 +245,7 @@ INWARDS = (
         sabotage(
             f"moved.writes-{store}",
             "whoever has a store open goes on writing to it after it was moved away",
-            Patch("store/guard.py", "if self._seal is not None and verb in CHANGES:", "if False:"),
+            Patch("store/handle.py", "        self._moved_url = url\n", "        self._moved_url = None\n"),
             tests=(
                 SEALED + f"test_every_verb_that_changes_something_is_refused_by_an_app_that_has_it_open[{store}]",
                 SEALED + f"test_a_living_node_answers_changes_with_409_and_says_what_has_become_of_its_store[{store}]",
@@ -258,9 +258,10 @@ INWARDS = (
         "a move says that a store is sealed before anything stops its workers",
         Patch(
             "store/move_marks.py",
-            "    await store.put_notes([mark_put(MOVED_TO, mark), _drain_put(mark)])\n    await store.wake()\n    for",
+            "    await store.put_notes([mark_put(MOVED_TO, mark), _drain_put(mark), NotePut(SEAL, value=True)])\n"
+            "    await store.wake()\n    for",
             "    await store.put_notes([mark_put(MOVED_TO, mark)])\n"
-            "    await store.put_notes([_drain_put(mark)])\n    await store.wake()\n    for",
+            "    await store.put_notes([_drain_put(mark), NotePut(SEAL, value=True)])\n    await store.wake()\n    for",
         ),
         tests=(CUT_OFF + "test_killed_at_any_call_whoever_hears_of_the_move_claims_nothing[after the call]",),
     ),

@@ -46,8 +46,8 @@ BY_RING = "no other store claims for somebody who waits"
 REPLICATED = "PostgreSQL answers for its replicas itself, and a file or a process has none"
 # Where a family has no row for a store, and why.
 ABSENT = {
-    "S1.plain": (("memory", "sqlite"), ONE_WAY),
-    "S5.plain": (("memory", "sqlite"), ONE_WAY),
+    "S1.plain": (("memory", "sqlite", "redis"), ONE_WAY),
+    "S5.plain": (("memory", "sqlite", "redis"), ONE_WAY),
     "S4.learn": (("memory", "sqlite", "redis"), ONE_WAY),
     "S6.kept-learn": (("memory", "sqlite", "redis"), ONE_WAY),
     "S7": (("memory",), "a call is one step of one process, and what would be half done dies with it"),
@@ -67,10 +67,7 @@ ABSENT = {
     "legible.entry": (("memory",), UNSHARED),
     "legible.jobs": (("memory",), UNSHARED),
     "legible.number": (("memory",), UNSHARED),
-    "legible.number-plain": (
-        ("memory", "sqlite"),
-        "the servers have a short way; elsewhere all entries get their number in one place",
-    ),
+    "legible.number-plain": (("memory", "sqlite", "redis"), ONE_WAY),
     "legible.unread": (("memory",), UNSHARED),
     "legible.prune": (
         ("memory", "sqlite", "postgres"),
