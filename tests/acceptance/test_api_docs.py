@@ -18,7 +18,7 @@ from pollux.server.gateway import Gateway
 from pollux.server.limits import ApiLimits
 from pollux.server.routes import EVERY
 from pollux.server.routes.openapi import OPENAPI, PAGE, START, document
-from pollux.server.routing import Operation
+from pollux.server.routing import Route
 from tests.acceptance.api_world import SECRETS, an_app, served
 
 PATIENCE_S = 280  # with a schemathesis that hangs, not with one that is slow
@@ -39,7 +39,7 @@ def config() -> str:
     return "\n".join(lines)
 
 
-def listed() -> list[Operation]:
+def listed() -> list[Route]:
     return [each for group in EVERY for each in group.operations if each.include_in_schema]
 
 

@@ -226,15 +226,12 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._:/-]*(?<!:)")
 
 def example_config() -> str:
     """Return the whole file as text."""
-    return "\n".join([*_head(), *_settings(), *_shared(), *_jobs()]) + "\n"
+    return "\n".join(_example_lines()) + "\n"
 
 
-def _head() -> Iterator[str]:
+def _example_lines() -> Iterator[str]:
     yield "# A config of Pollux: `pollux check FILE` looks for mistakes, `pollux serve -c FILE` starts it."
     yield "# Every option is here.  Remove the # of a line like #name: to set it; lines without # show the defaults."
-
-
-def _settings() -> Iterator[str]:
     section = ""
     for option in OPTIONS:
         above, _, key = option.path.rpartition(".")
@@ -246,6 +243,18 @@ def _settings() -> Iterator[str]:
             yield ""
         yield f"{indent}# {plain(SETTINGS[option.path])}"
         yield f"{indent}{_setting(option, key)}"
+    yield from ("", "# defaults of all jobs: any option of a job", "#defaults: {timeout: 30s, retry: 3}")
+    yield from ("", "# what the jobs of a group have in common", "#groups: {edge: {defaults: {timeout: 10s}}}")
+    yield from ("", "jobs:")
+    indent = "  - "
+    for key in JOB_KEYS:
+        yield f"{indent}# {plain(JOB[key])}"
+        indent = "    "
+        yield (
+            f"{indent}{key}: {JOB_OF_THE_FILE[key]}"
+            if key in JOB_OF_THE_FILE
+            else f"{indent}#{key}: {JOB_EXAMPLES[key]}"
+        )
 
 
 def _setting(option: Option, key: str) -> str:
@@ -260,22 +269,3 @@ def _written(value: Any) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
     return json.dumps(value, ensure_ascii=False)
-
-
-def _shared() -> Iterator[str]:
-    yield ""
-    yield "# defaults of all jobs: any option of a job"
-    yield "#defaults: {timeout: 30s, retry: 3}"
-    yield ""
-    yield "# what the jobs of a group have in common"
-    yield "#groups: {edge: {defaults: {timeout: 10s}}}"
-
-
-def _jobs() -> Iterator[str]:
-    yield from ("", "jobs:")
-    lines: list[str] = []
-    for key in JOB_KEYS:
-        lines.append(f"# {plain(JOB[key])}")
-        lines.append(f"{key}: {JOB_OF_THE_FILE[key]}" if key in JOB_OF_THE_FILE else f"#{key}: {JOB_EXAMPLES[key]}")
-    yield f"  - {lines[0]}"
-    yield from (f"    {line}" for line in lines[1:])

@@ -67,23 +67,12 @@ def path_or_off(value: Any) -> str:
     return OFF if value is False or (isinstance(value, str) and value.lower() in {"false", "no", OFF}) else path(value)
 
 
-def rate(value: Any) -> float:
-    try:
-        number = -1.0 if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = -1.0
-    if not 0 <= number <= 1_000_000:
-        raise InvalidInput(f"{str(value)[:60]!r} is no rate", cure="requests a second, like 50; 0: any number")
-    return number
-
-
 DEFAULT = "default"
 ENVIRONMENT = "environment "  # prefix of the origin of a value from a variable
 SEATS_MAX = 10_000
 _ATTRIBUTE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _KEY = re.compile(r"[A-Za-z0-9._:/-]{1,100}")
-_KEY_CURE = "use letters, digits and . _ : / -"
 _PREFIX = re.compile(r"[A-Za-z0-9._{}-]{1,100}")
 _PREFIX_CURE = "use letters, digits and . _ -"
 _HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
@@ -268,14 +257,17 @@ def _web(value: Any) -> str:
     return value
 
 
-def _share(value: Any) -> float:
-    try:
-        share = -1.0 if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise InvalidInput(f"{_shown(value)} is no share", cure="write a number from 0 to 1")
-    return share
+def _number(noun: str, at_most: float, cure: str) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        try:
+            number = -1.0 if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = -1.0
+        if not 0 <= number <= at_most:
+            raise InvalidInput(f"{_shown(value)} is no {noun}", cure=cure)
+        return number
+
+    return read
 
 
 def _shown(value: object) -> str:
@@ -283,77 +275,74 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def _option(path: str, read: Callable[[Any], Any], argument: str = "", *, unit: str = "", **more: Any) -> Option:
+    """An option; its argument and field are named by its path, those of `pool` by its last part."""
+    name = path.removeprefix("pool.").replace(".", "_")
+    return Option(path, f"{name}{unit}", argument or name, read, **more)
+
+
+def _time(path: str, at_least: int, at_most: int, **more: Any) -> Option:
+    return _option(path, _duration(at_least, at_most), unit="_ms", **more)
+
+
+_OTEL = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 OPTIONS = (
-    Option("store", "store", "store", _store),
-    Option("name", "name", "name", _text(_NAME, "use letters, digits and . _ -")),
-    Option("app", "app", "app", _text(_ATTRIBUTE, 'write it like "monitor:app" (module:attribute)')),
-    Option("plans", "plans", "plans", flag, also=("SCHEDULER_V2_ENABLED",)),
-    Option("reload", "reload", "reload", flag),
-    Option("job_timeout", "job_timeout_ms", "job_timeout", _duration(1, 7 * DAY_MS), also=("SCHEDULER_JOB_TIMEOUT",)),
-    Option("pool.seats", "seats", "seats", _whole(1, SEATS_MAX), live=True, also=("SCHEDULER_WORKER_POOL_SIZE",)),
-    Option("pool.lease", "lease_ms", "lease", _duration(300, DAY_MS)),
-    Option("pool.grace", "grace_ms", "grace", _duration(0, DAY_MS), live=True),
-    Option("pool.long_poll", "long_poll_ms", "long_poll", _duration(0, HOUR_MS), live=True),
-    Option("pool.min_poll", "min_poll_ms", "min_poll", _duration(0, HOUR_MS), live=True),
-    Option("pool.batch", "batch", "batch", _whole(1, 1_000), live=True, also=("SCHEDULER_QUEUE_BATCH_SIZE",)),
-    Option("pool.child_memory", "child_memory", "child_memory", _size(64_000_000), live=True),
-    Option("leader.ttl", "leader_ttl_ms", "leader_ttl", _duration(1_000, HOUR_MS), also=("SCHEDULER_LEADER_TTL",)),
-    Option("leader.renew", "leader_renew_ms", "leader_renew", _duration(RENEW_MIN_MS, HOUR_MS)),
-    Option("leader.key", "leader_key", "leader_key", _text(_KEY, _KEY_CURE), also=("SCHEDULER_LEADER_KEY",)),
-    Option(
-        "redis.prefix", "redis_prefix", "redis_prefix", _text(_PREFIX, _PREFIX_CURE), also=("SCHEDULER_QUEUE_PREFIX",)
-    ),
-    Option("durability", "durability", "durability", _one_of("usual", "required")),
-    Option("release", "release", "release", _whole(0, 2**53)),
-    Option(
-        "scheduler_version",
-        "scheduler_version",
-        "scheduler_version",
-        _whole(1, VERSION_MAX),
-        also=("SCHEDULER_VERSION",),
-    ),
-    Option("allow_exec", "allow_exec", "allow_exec", flag),
-    Option("history.keep", "history_keep", "history_keep", _whole(1, 1_000_000), live=True),
-    Option("history.age", "history_age_ms", "history_age", _duration(1_000, 3_653 * DAY_MS), live=True),
-    Option("history.dead", "history_dead", "history_dead", _whole(1, 1_000_000), live=True),
-    Option("history.dead_age", "history_dead_age_ms", "history_dead_age", _duration(1_000, 3_653 * DAY_MS), live=True),
-    Option("history.audit", "history_audit", "history_audit", _whole(1, 100_000_000), live=True),
-    Option("log.level", "log_level", "log_level", _one_of("debug", "info", "warning", "error"), live=True),
-    Option("log.format", "log_format", "log_format", _one_of("text", "json")),
-    Option("server.enabled", "server_enabled", "server", flag),
-    Option("server.host", "server_host", "host", _text(_HOST, "write a name or an address")),
-    Option("server.port", "server_port", "port", _whole(0, 65_535)),
-    Option("server.hosts", "server_hosts", "server_hosts", names, takes_list=True),
-    Option("server.tls", "server_tls", "server_tls", tls, takes_list=True),
-    Option("server.behind_proxy", "server_behind_proxy", "behind_proxy", flag),
-    Option("server.proxies", "server_proxies", "server_proxies", _networks, takes_list=True),
-    Option("server.token", "server_token", "server_token", token),
-    Option("server.token_file", "server_token_file", "server_token_file", path),
-    Option("server.socket", "server_socket", "server_socket", path_or_off),
-    Option("server.rate", "server_rate", "server_rate", rate),
-    Option("server.connections", "server_connections", "server_connections", _whole(2, 100_000)),
-    Option("server.requests", "server_requests", "server_requests", _whole(1, 100_000)),
-    Option("http.per_target", "http_per_target", "http_per_target", _whole(1, 1_000), live=True),
-    Option("http.allow_networks", "http_allow_networks", "http_allow_networks", _networks, takes_list=True),
-    Option(
-        "traces.endpoint",
-        "traces_endpoint",
-        "traces_endpoint",
-        _web,
-        also=("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
-    ),
-    Option("traces.sample", "traces_sample", "traces_sample", _share),
-    Option("traces.namespace", "traces_namespace", "traces_namespace", _text(_NAME, "use letters, digits and . _ -")),
-    Option("heartbeat.url", "heartbeat_url", "heartbeat_url", _web),
-    Option("heartbeat.every", "heartbeat_every_ms", "heartbeat_every", _duration(1_000, DAY_MS)),
-    Option("metrics.prefix", "metrics_prefix", "metrics_prefix", _text(_METRIC, "use letters, digits and _")),
-    Option("metrics.port", "metrics_port", "metrics_port", _whole(0, 65_535)),
-    Option("metrics.host", "metrics_host", "metrics_host", _text(_HOST, "write a name or an address")),
-    Option("health.queue_depth", "health_queue_depth", "health_queue_depth", _whole(0, 10_000), live=True),
-    Option("health.staleness", "health_staleness_ms", "health_staleness", _duration(0, DAY_MS), live=True),
-    Option("health.intervals", "health_intervals", "health_intervals", _whole(1, 1_000), live=True),
-    Option("health.wait", "health_wait_ms", "health_wait", _duration(0, DAY_MS), live=True),
-    Option("health.loop_lag", "health_loop_lag_ms", "health_loop_lag", _duration(1, HOUR_MS), live=True),
+    _option("store", _store),
+    _option("name", _text(_NAME, _PREFIX_CURE)),
+    _option("app", _text(_ATTRIBUTE, 'write it like "monitor:app" (module:attribute)')),
+    _option("plans", flag, also=("SCHEDULER_V2_ENABLED",)),
+    _option("reload", flag),
+    _time("job_timeout", 1, 7 * DAY_MS, also=("SCHEDULER_JOB_TIMEOUT",)),
+    _option("pool.seats", _whole(1, SEATS_MAX), live=True, also=("SCHEDULER_WORKER_POOL_SIZE",)),
+    _time("pool.lease", 300, DAY_MS),
+    _time("pool.grace", 0, DAY_MS, live=True),
+    _time("pool.long_poll", 0, HOUR_MS, live=True),
+    _time("pool.min_poll", 0, HOUR_MS, live=True),
+    _option("pool.batch", _whole(1, 1_000), live=True, also=("SCHEDULER_QUEUE_BATCH_SIZE",)),
+    _option("pool.child_memory", _size(64_000_000), live=True),
+    _time("leader.ttl", 1_000, HOUR_MS, also=("SCHEDULER_LEADER_TTL",)),
+    _time("leader.renew", RENEW_MIN_MS, HOUR_MS),
+    _option("leader.key", _text(_KEY, "use letters, digits and . _ : / -"), also=("SCHEDULER_LEADER_KEY",)),
+    _option("redis.prefix", _text(_PREFIX, _PREFIX_CURE), also=("SCHEDULER_QUEUE_PREFIX",)),
+    _option("durability", _one_of("usual", "required")),
+    _option("release", _whole(0, 2**53)),
+    _option("scheduler_version", _whole(1, VERSION_MAX), also=("SCHEDULER_VERSION",)),
+    _option("allow_exec", flag),
+    _option("history.keep", _whole(1, 1_000_000), live=True),
+    _time("history.age", 1_000, 3_653 * DAY_MS, live=True),
+    _option("history.dead", _whole(1, 1_000_000), live=True),
+    _time("history.dead_age", 1_000, 3_653 * DAY_MS, live=True),
+    _option("history.audit", _whole(1, 100_000_000), live=True),
+    _option("log.level", _one_of("debug", "info", "warning", "error"), live=True),
+    _option("log.format", _one_of("text", "json")),
+    _option("server.enabled", flag, "server"),
+    _option("server.host", _text(_HOST, "write a name or an address"), "host"),
+    _option("server.port", _whole(0, 65_535), "port"),
+    _option("server.hosts", names, takes_list=True),
+    _option("server.tls", tls, takes_list=True),
+    _option("server.behind_proxy", flag, "behind_proxy"),
+    _option("server.proxies", _networks, takes_list=True),
+    _option("server.token", token),
+    _option("server.token_file", path),
+    _option("server.socket", path_or_off),
+    _option("server.rate", _number("rate", 1_000_000, "requests a second, like 50; 0: any number")),
+    _option("server.connections", _whole(2, 100_000)),
+    _option("server.requests", _whole(1, 100_000)),
+    _option("http.per_target", _whole(1, 1_000), live=True),
+    _option("http.allow_networks", _networks, takes_list=True),
+    _option("traces.endpoint", _web, also=_OTEL),
+    _option("traces.sample", _number("share", 1, "write a number from 0 to 1")),
+    _option("traces.namespace", _text(_NAME, _PREFIX_CURE)),
+    _option("heartbeat.url", _web),
+    _time("heartbeat.every", 1_000, DAY_MS),
+    _option("metrics.prefix", _text(_METRIC, "use letters, digits and _")),
+    _option("metrics.port", _whole(0, 65_535)),
+    _option("metrics.host", _text(_HOST, "write a name or an address")),
+    _option("health.queue_depth", _whole(0, 10_000), live=True),
+    _time("health.staleness", 0, DAY_MS, live=True),
+    _option("health.intervals", _whole(1, 1_000), live=True),
+    _time("health.wait", 0, DAY_MS, live=True),
+    _time("health.loop_lag", 1, HOUR_MS, live=True),
 )
 BY_PATH = {option.path: option for option in OPTIONS}
 SECTIONS = tuple(dict.fromkeys(option.path.partition(".")[0] for option in OPTIONS if "." in option.path))

@@ -80,8 +80,8 @@ class Reply(NamedTuple):
     headers: Mapping[str, str] | None = None
 
 
-class Operation(Struct, frozen=True, kw_only=True):
-    """One method of one path, with its handler and its description."""
+class Route(Struct, frozen=True, kw_only=True):
+    """One method of one path, with its handler and its description in OpenAPI."""
 
     method: str
     path: str
@@ -184,7 +184,7 @@ async def _refuse_sealed(context: RequestContext) -> None:
 class PathHandler:
     """One path with all of its methods, as an ASGI app; exceptions become problem documents."""
 
-    def __init__(self, operations: Sequence[Operation]) -> None:
+    def __init__(self, operations: Sequence[Route]) -> None:
         self.operations = {operation.method: operation for operation in operations}
         self.path = operations[0].path
         self.pattern = re.compile(_PART.sub(r"(?P<\1>[^/]+)", self.path))
@@ -220,7 +220,7 @@ class Routes:
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
-        self.operations: list[Operation] = []
+        self.operations: list[Route] = []
 
     def get(self, path: str, role: Role, **options: Any) -> Callable[..., Any]:
         return self._add("GET", path, role, options)
@@ -247,7 +247,7 @@ class Routes:
             hints = get_type_hints(call)
             parts = tuple(_PART.findall(path))
             answer = options.pop("answer", hints.get("return"))
-            operation = Operation(
+            operation = Route(
                 method=method,
                 path=path,
                 role=role,
@@ -267,7 +267,7 @@ class Routes:
 
 def path_handlers(routes: Sequence[Routes]) -> list[PathHandler]:
     """Every path once, fixed ones before those with parameters in the same segment."""
-    by_path: dict[str, list[Operation]] = {}
+    by_path: dict[str, list[Route]] = {}
     for each in routes:
         for operation in each.operations:
             by_path.setdefault(operation.path, []).append(operation)

@@ -44,9 +44,8 @@ class AuditRecorder:
         self._store, self._clock, self._actor = store, clock, actor
         self._is_named = is_named  # enqueues of a named actor are recorded, those of a program are not
 
-    def line(self, action: str, what: str, how: str = "", *, at_ms: int | None = None) -> AuditLine:
-        now_ms = self._clock.now_ms() if at_ms is None else at_ms
-        return AuditLine(now_ms, self._actor, action, as_words(what)[:200], as_words(how))
+    def line(self, action: str, what: str, how: str = "") -> AuditLine:
+        return AuditLine(self._clock.now_ms(), self._actor, action, as_words(what)[:200], as_words(how))
 
     def on_record(self, action: str, what: str, how: str = "") -> Audit:
         """One line, if anything was done."""

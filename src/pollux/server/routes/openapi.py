@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from pollux.server.idempotency import KEY_CHARS_MAX, KEY_HEADER
 from pollux.server.problems import KIND, ProblemDocument
-from pollux.server.routing import Operation, RequestContext, Routes
+from pollux.server.routing import RequestContext, Route, Routes
 from pollux.server.schemas.reading import PART_CHARS_MAX, fields
 
 OPENAPI = "/api/v2/openapi.json"
@@ -81,7 +81,7 @@ def _has_schema(kind: Any) -> bool:
     return kind is not None and kind not in (bytes, Any)
 
 
-def _operation(each: Operation, by_kind: Mapping[int, Any]) -> dict[str, Any]:
+def _operation(each: Route, by_kind: Mapping[int, Any]) -> dict[str, Any]:
     words = inspect.cleandoc(each.call.__doc__ or "").split("\n\n", 1)
     described: dict[str, Any] = {
         "tags": [each.subject],
@@ -107,7 +107,7 @@ def _operation(each: Operation, by_kind: Mapping[int, Any]) -> dict[str, Any]:
 _PART = {"type": "string", "minLength": 1, "maxLength": PART_CHARS_MAX}
 
 
-def _parameters(each: Operation) -> list[dict[str, Any]]:
+def _parameters(each: Route) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": _PART | dict(each.parts_schema.get(name, {}))}
         for name in each.parts
@@ -137,7 +137,7 @@ def _query(kind: type[Struct]) -> list[dict[str, Any]]:
     return found
 
 
-def _responses(each: Operation, by_kind: Mapping[int, Any]) -> dict[str, Any]:
+def _responses(each: Route, by_kind: Mapping[int, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status, kind in {each.status: each.answer, **each.also}.items():
         responses[str(status)] = {"description": _GOOD.get(status, "done")}

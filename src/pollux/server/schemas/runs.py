@@ -206,7 +206,8 @@ def states_of(query: RunQuery) -> tuple[str, ...]:
     return ("done" if query.state == FAILED else query.state,)
 
 
-def run_filter_of(query: RunQuery, states: tuple[RunState, ...] = ()) -> RunFilter:
+def run_filter_of(query: RunQuery) -> RunFilter:
+    states: tuple[RunState, ...] = ()
     since = or_none(query.since)
     is_failed = query.state == FAILED
     if is_failed and query.failed is False:
