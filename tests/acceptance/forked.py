@@ -35,6 +35,7 @@ REPOSITORY = Path(__file__).parents[2]
 REQUEST_MAX = 1 << 20
 READ_AT_THE_BEGINNING = ("PYTHON", "LD_", "LC_", "LANG", "TZ")
 READ_WITH_AN_IMPORT = {"POLLUX_CRASH_AT", "POLLUX_STOP_AT", "POLLUX_COUNT_FAILPOINTS"}
+BEAT = "POLLUX_TEST_BEAT_MS"  # read by a forked process alone
 STORES = ("pollux.store.memory", "pollux.store.sqlite.store", "pollux.store.redis", "pollux.store.postgres.store")
 USUAL = (True, None, None, None, -1, False, -1)  # signals as usual, nobody's rights, no session or group of its own
 NODE = ("pollux.app", "pollux.config", "pollux.server", "pollux.server.gateway", "uvicorn", "rich.live", "watchfiles")
@@ -177,7 +178,19 @@ def _live(words: list[str], folder: str, env: dict[str, str]) -> None:
     sys.stderr = sys.__stderr__ = _written(2, "backslashreplace", line_by_line=True)
     sys.path[0] = folder
     sys.argv[1:] = words
+    if beat_ms := os.environ.pop(BEAT, ""):
+        _beat_every(int(beat_ms))
     runpy.run_module("pollux", run_name="__main__", alter_sys=True)
+
+
+def _beat_every(beat_ms: int) -> None:
+    """Nodes of this process, whose usual interval would have a test wait a quarter of a minute for a heartbeat."""
+    from msgspec.structs import replace
+
+    from pollux.app import pollux
+
+    usual = pollux.options_of
+    pollux.options_of = lambda **given: replace(usual(**given), beat_ms=beat_ms)
 
 
 def _leave(shared: set[str]) -> None:

@@ -6,14 +6,18 @@ import sys
 
 import pytest
 
+from tests.acceptance.forked import BEAT
 from tests.acceptance.terminal import SameProcess, eventually, stopped
 from tests.servers import postgres, redis
 
 QUIET = ("--no-server", "--no-watch")
+OFTEN = {BEAT: "500"}  # a start beside another node waits for its next heartbeat
 PROGRAM = """
+from msgspec.structs import replace
 from pollux import Pollux, every
 
 app = Pollux("{url}")
+app.options = replace(app.options, beat_ms=500)
 
 
 async def nothing(ctx): ...
@@ -58,7 +62,7 @@ class World:
         """One that holds; its log goes to a file."""
         here = self.at(name)
         log = self.stack.enter_context((here.folder / "log").open("ab"))
-        return self.stack.enter_context(here.started("serve", *QUIET, *words, stderr=log))
+        return self.stack.enter_context(here.started("serve", *QUIET, *words, environ=OFTEN, stderr=log))
 
     def run(self, name, ids, how=""):
         """A program of its own: `python app.py`, with `app.run()` at its end."""
@@ -75,7 +79,7 @@ class World:
 
     def refused(self, name, *words):
         """A start that ends by itself."""
-        with self.at(name).started("serve", *QUIET, *words, text=True) as process:
+        with self.at(name).started("serve", *QUIET, *words, environ=OFTEN, text=True) as process:
             _, err = process.communicate(timeout=120)
         assert process.returncode == 1, err
         assert "Traceback" not in err
