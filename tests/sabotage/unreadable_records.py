@@ -68,7 +68,7 @@ RUNS = (
     Sabotage(
         "spoilt.postgres",
         STAYS,
-        (Patch("store/postgres/claim.py", 'broken[row[SEQ]] = f"it cannot be read ({error})"', "raise error"),),
+        (Patch("store/postgres/claim.py", 'undecodable[row[SEQ]] = f"it cannot be read ({error})"', "raise error"),),
         (IN_POSTGRES + DIES + "[payload]",),
     ),
     Sabotage(

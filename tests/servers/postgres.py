@@ -213,7 +213,7 @@ def stop_shared() -> None:
 
 async def has_rung(store: PostgresStore) -> None:
     """Until no bell is owed: it is sent by a statement of its own, which is not what a test counts."""
-    while (sender := store.backend.database._bells._sender) is not None and not sender.done():
+    while (sender := store.backend.database._notifier._sender) is not None and not sender.done():
         await asyncio.wait([sender])
 
 

@@ -36,13 +36,13 @@ async def until(condition):
 
 async def test_many_writes_ring_a_few_times_and_once_after_the_last(heard):
     store, said = heard
-    moment_s = store.backend.database._bells._moment_s = 0.3  # far longer than a write takes, also on a busy machine
+    moment_s = store.backend.database._notifier._moment_s = 0.3  # far longer than a write takes, also on a busy machine
     began = asyncio.get_running_loop().time()
     for n in range(100):
         await store.enqueue([a_run(f"r{n}", due_ms=0)])
     took = asyncio.get_running_loop().time() - began
     written = len(said)
-    await until(lambda: len(said) > written or not store.backend.database._bells._kinds)
+    await until(lambda: len(said) > written or not store.backend.database._notifier._kinds)
 
     assert 1 <= len(said) <= took / moment_s + 2
 

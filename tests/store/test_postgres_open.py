@@ -77,13 +77,13 @@ async def test_a_newer_schema_is_refused():
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"number": 120_017, "told": "12.17"}, "too old"),
+        ({"number": 120_017, "version_text": "12.17"}, "too old"),
         ({"is_standby": True}, "name the primary"),
         ({"encoding": "LATIN1"}, "ENCODING 'UTF8'"),
     ],
 )
 def test_a_server_that_cannot_serve_is_refused(facts, words):
-    fit = {"number": 150_000, "told": "15.0", "is_standby": False, "encoding": "UTF8"}
+    fit = {"number": 150_000, "version_text": "15.0", "is_standby": False, "encoding": "UTF8"}
     schema.refuse_unfit("here", **fit)
 
     with pytest.raises(StoreRefused, match=words):

@@ -25,8 +25,8 @@ from tests.servers.redis import shared_url as redis_url
 
 CERTIFICATES = Path(__file__).parents[1] / "acceptance" / "certificates"
 UNANSWERED = (
-    "nobody there answers as a PostgreSQL does; if something else listens there, correct host and port of the URL; "
-    "if the server stands still, restart it; if the way to it is cut, mend the network or open the firewall"
+    "no answer as PostgreSQL gives it; if something else listens there, correct host and port of the URL; "
+    "if the server hangs, restart it; if the way to it is cut, repair the network or open the firewall"
 )
 
 

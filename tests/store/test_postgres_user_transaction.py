@@ -239,7 +239,7 @@ async def test_where_our_own_schema_is_gone_that_is_said(store, connection):
     await connection.execute(f"DROP SCHEMA {store.backend.address.schema} CASCADE")
 
     async with connection.transaction():
-        with pytest.raises(StoreRefused, match="the tables are gone"):
+        with pytest.raises(StoreRefused, match="the tables are missing"):
             await store.enqueue_in(connection, [a_run("a")])
 
 

@@ -121,7 +121,7 @@ def test_wrong_counts_are_counted_again(path):
     )
     [finding] = check(path, silent).findings
     assert finding.can_repair
-    assert "ready: 0 are told, 8 are there" in finding.shown
+    assert "ready: 0 are counted, 8 are there" in finding.shown
     repair(path)
 
     assert check(path, silent) == before

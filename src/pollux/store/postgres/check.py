@@ -30,11 +30,11 @@ COUNTED = ("held", "ready", "leased", "feed", "ends", "jobs")
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\w+) ON")
 _NO_INDEX = re.compile(r"DROP INDEX {s}\.(\w+)")
 _RULES = {
-    "states": "a run stands among the live and the finished, or in neither",
+    "states": "a run is both live and finished, or neither",
     "leases": "a leased run has no token",
-    "orphans": "a run waits for a job that is gone",
+    "orphans": "a run waits for a job that was deleted",
     "versions": "a run is in another version than its job",
-    "buried": "a job stands among the deleted, too",
+    "buried": "a job is among the deleted ones, too",
 }
 
 
@@ -58,7 +58,7 @@ async def repair(url: str) -> None:
     """Build indexes again and count again."""
     async with connected(url) as (connection, space, address):
         await _recognised(connection, address, space)
-        await _mend_indexes(connection, space)
+        await _repair_indexes(connection, space)
         for nth in range(1, REPAIR_TRIES + 1):
             try:
                 async with connection.transaction():
@@ -126,7 +126,7 @@ async def _of_indexes(tx: PostgresTransaction, space: SchemaStatements) -> list[
     return finding("indexes", "an index cannot be used: what it was for is slow, or not kept", wrong, can_repair=True)
 
 
-async def _mend_indexes(connection: Connection, space: SchemaStatements) -> None:
+async def _repair_indexes(connection: Connection, space: SchemaStatements) -> None:
     there = dict(await connection.fetch(space.named["check.indexes"], space.schema))
     for name, is_valid in there.items():
         if not is_valid:
@@ -140,19 +140,19 @@ async def _mend_indexes(connection: Connection, space: SchemaStatements) -> None
 
 
 async def _of_counts(tx: PostgresTransaction) -> list[CheckFinding]:
-    """As of one moment, so that nobody's commit comes between the counts and what they count."""
+    """As of one moment, so that no commit comes between the counts and what they count."""
     async with tx.one_moment():
-        told = {row[0]: tuple(row)[1:] for row in await tx.fetch("check.told")}
+        stored = {row[0]: tuple(row)[1:] for row in await tx.fetch("check.stored")}
         counted = {row[0]: tuple(row)[1:] for row in await tx.fetch("check.counted")}
-        told_dead, dead = await tx.one("check.dead")
+        counted_dead, dead = await tx.one("check.dead")
         slots = await tx.fetch("check.slots", FOUND_MAX)
     wrong = [
-        f"{name} in version {version}: {said} are told, {found} are there"
+        f"{name} in version {version}: {count} are counted, {found} are there"
         for version, row in counted.items()
-        for name, said, found in zip(COUNTED, told.get(version, (0,) * len(COUNTED)), row, strict=True)
-        if said != found
+        for name, count, found in zip(COUNTED, stored.get(version, (0,) * len(COUNTED)), row, strict=True)
+        if count != found
     ]
-    wrong += [f"dead: {told_dead} are told, {dead} are there"] if told_dead != dead else []
+    wrong += [f"dead: {counted_dead} are counted, {dead} are there"] if counted_dead != dead else []
     wrong += [f"version {version} has no slot {slot} to count in" for version, slot in slots]
     return finding("counts", "a count differs from what is there", wrong, can_repair=True)
 

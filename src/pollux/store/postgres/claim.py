@@ -1,8 +1,8 @@
-"""The verbs of delivery: claim (which also takes back what was lost) and renew.
+"""Verbs of delivery: claim (which also takes back lost leases) and renew.
 
 A claim looks, and takes what comes first in the same statement; then, if it may have more, one statement a priority,
-each a write of its own.  What others hold at that moment is passed over; only if nothing is left but that does it wait
-for them, so that "none" means none.
+each a write of its own.  Rows that others hold at that moment are passed over; it waits for them only if nothing else
+is left, so that "none" means none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pollux.store.clock_jumps import JumpGuard
 from pollux.store.contract import Answer, Claimed, Renewal, Renewed
 from pollux.store.decoding import UNREADABLE, HandedBack, LeasedRow
 from pollux.store.job_cache import JobCache
-from pollux.store.postgres.database import PostgresDatabase, Ring, Verb
+from pollux.store.postgres.database import PostgresDatabase, Verb, WakeWaiters
 from pollux.store.postgres.rows import COLUMNS, columns, got, leased_run, put
 from pollux.store.postgres.rows import run as run_of
 from pollux.store.postgres.settle import SettleCache, settle
@@ -53,13 +53,13 @@ class ClaimAnswer(NamedTuple):
         """The earliest visible time or lease end; leases not before they may be taken back."""
         return first_of(self.visible_ms, self.ends_ms, hold_until_ms)
 
-    def ready(self, asking: ClaimRequest) -> list[int]:
+    def ready(self, request: ClaimRequest) -> list[int]:
         """The priorities that have something, in the order in which they are asked."""
-        return [each for each in asking.order if (at := self.visible_ms[each - 1]) is not None and at <= self.now_ms]
+        return [each for each in request.order if (at := self.visible_ms[each - 1]) is not None and at <= self.now_ms]
 
 
 async def again(tx: PostgresTransaction, cache: JobCache, token: str, seen: ClaimAnswer) -> Claimed | None:
-    """What the same claim got before, as far as its leases still stand."""
+    """What the same claim got before, as far as its leases are live."""
     by_id: dict[str, Row] = {}
     for row in await tx.fetch("claim.again", token, seen.now_ms):
         by_id.pop(row[0], None)  # each once, as last taken: the same token may have lost it and taken it again
@@ -67,7 +67,7 @@ async def again(tx: PostgresTransaction, cache: JobCache, token: str, seen: Clai
     jobs: dict[str, Job] = {}
     runs: list[Run] = []
     for row in by_id.values():
-        with suppress(*UNREADABLE):  # one like that is left until its lease ends, and then seen to
+        with suppress(*UNREADABLE):  # left until its lease ends
             if row[COLUMNS] is not None:
                 jobs[row[COLUMNS]] = cache.job(row[COLUMNS:])
             runs.append(run_of(row[:COLUMNS]))
@@ -75,31 +75,31 @@ async def again(tx: PostgresTransaction, cache: JobCache, token: str, seen: Clai
 
 
 class ClaimedParts(NamedTuple):
-    grants: list[Row]  # what a settlement must know of each
+    found_rows: list[Row]  # of `FoundRun`, for the settlement of each
     runs: list[Run]
     jobs: dict[str, Job]
     orphans: list[int]  # runs without a job, by their numbers
-    broken: dict[int, str]  # runs that cannot be read, and why
-    aside: list[LeasedRow]  # runs whose job cannot be read
+    undecodable: dict[int, str]  # runs that cannot be read, and why
+    unreadable: list[LeasedRow]  # runs whose job cannot be read
     reasons: dict[str, str]  # why, by job
 
 
 class ClaimStep(NamedTuple):
-    """What is asked of the server at once: which priorities, in order, and how many runs of the first that has any."""
+    """One statement of a claim: the priorities in order, and how many runs of the first that has any."""
 
     order: Sequence[int]
     limit: int
     part: int = 1
     feed_max: int = ENDLESS  # ends of runs that may be unread
-    is_sure: bool = False  # what stands against it was looked at before
+    is_sure: bool = False  # the conditions were checked before
 
 
 async def take(
-    tx: PostgresTransaction, cache: JobCache, asking: ClaimRequest, step: ClaimStep
+    tx: PostgresTransaction, cache: JobCache, request: ClaimRequest, step: ClaimStep
 ) -> tuple[ClaimAnswer, ClaimedParts | None]:
-    """What was seen, and what was leased; None: something else comes first, or nothing is visible."""
-    about = (asking.token, tx.given_ms, tx.version, step.order, step.feed_max, step.limit)
-    args = (*about, put(asking.node), asking.lease_ms, step.is_sure, step.part)
+    """What the look found, and what was leased; None: something else comes first, or nothing is visible."""
+    about = (request.token, tx.given_ms, tx.version, step.order, step.feed_max, step.limit)
+    args = (*about, put(request.node), request.lease_ms, step.is_sure, step.part)
     try:
         *found, last = await tx.fetch("claim.take", *args)
     except UniqueViolationError:
@@ -107,11 +107,11 @@ async def take(
         raise
     now_ms, high, normal, low, ends_ms, parts, ends, stops, clock_ms, chosen = last[-1]
     seen = ClaimAnswer(now_ms, (high, normal, low), ends_ms, parts, ends, stops, clock_ms)
-    return seen, None if chosen is None else await _taken(tx, found, cache, asking, now_ms)
+    return seen, None if chosen is None else await _taken(tx, found, cache, request, now_ms)
 
 
 async def _taken(
-    tx: PostgresTransaction, found: Sequence[Row], cache: JobCache, asking: ClaimRequest, now_ms: int
+    tx: PostgresTransaction, found: Sequence[Row], cache: JobCache, request: ClaimRequest, now_ms: int
 ) -> ClaimedParts:
     rows: list[Row] = []
     jobs: dict[str, Job] = {}
@@ -129,34 +129,34 @@ async def _taken(
     rows.sort(key=_PLACE)
     orphans = [row[SEQ] for row in rows if row[JOB] not in jobs and row[JOB] not in reasons]
     met = [row for row in rows if row[JOB] in reasons] if reasons else []
-    aside = [LeasedRow(row[1], f"{asking.token}:{row[FENCE]}", row[JOB], row[FENCE]) for row in met]
-    if orphans or aside:
+    unreadable = [LeasedRow(row[1], f"{request.token}:{row[FENCE]}", row[JOB], row[FENCE]) for row in met]
+    if orphans or unreadable:
         rows = [row for row in rows if row[JOB] in jobs]
-    broken: dict[int, str] = {}
-    runs = await _delivered(tx, rows, asking, now_ms + asking.lease_ms, broken)
-    grants = [_grant(row, asking.token, tx.version) for row in rows]
-    return ClaimedParts(grants, runs, jobs, orphans, broken, aside, reasons)
+    undecodable: dict[int, str] = {}
+    runs = await _delivered(tx, rows, request, now_ms + request.lease_ms, undecodable)
+    found_rows = [_found_row(row, request.token, tx.version) for row in rows]
+    return ClaimedParts(found_rows, runs, jobs, orphans, undecodable, unreadable, reasons)
 
 
 async def _delivered(
-    tx: PostgresTransaction, rows: Sequence[Row], asking: ClaimRequest, until_ms: int, broken: dict[int, str]
+    tx: PostgresTransaction, rows: Sequence[Row], request: ClaimRequest, until_ms: int, undecodable: dict[int, str]
 ) -> list[Run]:
-    """Those that were delivered before come with all that is known of them; what cannot be read goes to `broken`."""
+    """Runs that were delivered before come with whole rows; those that cannot be decoded go to `undecodable`."""
     again = [row[SEQ] for row in rows if row[FENCE] > 1]
     whole = {row[SEQ]: row[1:] for row in await tx.fetch("claim.whole", again)} if again else {}
     runs: list[Run] = []
     for row in rows:
         try:
             if row[FENCE] == 1:
-                runs.append(leased_run(row, asking.token, asking.node, until_ms, tx.version))
+                runs.append(leased_run(row, request.token, request.node, until_ms, tx.version))
             elif row[SEQ] in whole:
                 runs.append(run_of(whole[row[SEQ]]))
         except UNREADABLE as error:
-            broken[row[SEQ]] = f"it cannot be read ({error})"
+            undecodable[row[SEQ]] = f"it cannot be read ({error})"
     return runs
 
 
-def _grant(row: Row, token: str, version: int) -> Row:
+def _found_row(row: Row, token: str, version: int) -> Row:
     """In the order of `Found`, as far as it is sure; then its version."""
     return (row[1], row[0], f"{token}:{row[FENCE]}", LEASED, "", row[2], row[3], row[4], row[10], version)
 
@@ -175,23 +175,23 @@ async def sweep_orphans(tx: PostgresTransaction, seqs: Sequence[int], token: str
     tx.add_ends(await cancel_waiting(tx, orphans, [JOB_GONE] * len(orphans)))
 
 
-async def bury_broken(tx: PostgresTransaction, broken: dict[int, str], token: str, now_ms: int) -> None:
-    """What was just leased and cannot be read is dead, and says why: nothing of it stands in the way of the others."""
-    ours = await tx.fetch("claim.ours", list(broken), token)
+async def bury_undecodable(tx: PostgresTransaction, undecodable: dict[int, str], token: str, now_ms: int) -> None:
+    """Runs that were just leased and cannot be decoded are dead, with the reason."""
+    ours = await tx.fetch("claim.ours", list(undecodable), token)
     if not ours:
         return
     await tx.fetch("claim.clear", [row[SEQ] for row in ours])
-    over = [(row[SEQ], 0, DEAD, HISTORY_DEAD, "", broken[row[SEQ]], True) for row in ours]
+    over = [(row[SEQ], 0, DEAD, HISTORY_DEAD, "", undecodable[row[SEQ]], True) for row in ours]
     await tx.fetch("claim.end", *columns(over, 7), now_ms)
     tx.shared.dead += len(ours)
     ends: list[tuple[int, End]] = []
     for row in ours:
         tx.counters_of(row[7]).leased -= 1
-        ends.append((row[7], end_unrun(row[2:7], RunState.DEAD, now_ms, failed=True, error=broken[row[SEQ]])))
+        ends.append((row[7], end_unrun(row[2:7], RunState.DEAD, now_ms, failed=True, error=undecodable[row[SEQ]])))
     tx.add_ends(ends)
 
 
-async def come_back(tx: PostgresTransaction, now_ms: int, clock_ms: int) -> None:
+async def clock_came_back(tx: PostgresTransaction, now_ms: int, clock_ms: int) -> None:
     """The clock came back.  All leases are walked only then."""
     await tx.fetch("claim.cut", now_ms, tx.version)
     await tx.fetch("claim.show", now_ms, clock_ms, tx.version)
@@ -200,7 +200,7 @@ async def come_back(tx: PostgresTransaction, now_ms: int, clock_ms: int) -> None
 
 
 async def take_back(tx: PostgresTransaction, losses_max: int, now_ms: int) -> int:
-    """End the leases that ran out; answers how many.  The token goes: whoever held it comes too late."""
+    """End the leases that ran out; answers how many.  The token is cleared: its owner settles too late."""
     back: list[Row] = []
     over: list[Row] = []
     lost = await tx.fetch("claim.lost", now_ms, LOST_MAX, tx.version)
@@ -232,8 +232,8 @@ def _whole(row: Row) -> Row:
 async def renew(tx: PostgresTransaction, renewals: Sequence[Renewal], lease_ms: int) -> list[Renewed]:
     asked: dict[tuple[str, str], str] = {}
     for renewal in renewals:
-        told = put(renewal.progress[:PROGRESS_CHARS_MAX])
-        asked[renewal.run_id, renewal.token] = told or asked.get((renewal.run_id, renewal.token), "")
+        progress = put(renewal.progress[:PROGRESS_CHARS_MAX])
+        asked[renewal.run_id, renewal.token] = progress or asked.get((renewal.run_id, renewal.token), "")
     ids, tokens = [key[0] for key in asked], [key[1] for key in asked]
     found = await tx.fetch("renew.renew", ids, tokens, list(asked.values()), lease_ms, tx.given_ms)
     standing = {(row[0], row[1]): got(row[2]) for row in found}
@@ -247,7 +247,7 @@ T = TypeVar("T")
 
 
 class _ServerTime:
-    """The server's clock beside ours, as they stood when last asked: what the guard against leaps compares."""
+    """The server's clock and ours at its last answer: what the guard against clock jumps compares."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -267,76 +267,82 @@ class Claimer:
     """The claims of one handle, in one version."""
 
     def __init__(
-        self, database: PostgresDatabase, version: int, cache: JobCache, grants: SettleCache, clock: Clock, ring: Ring
+        self,
+        database: PostgresDatabase,
+        version: int,
+        cache: JobCache,
+        settle_cache: SettleCache,
+        clock: Clock,
+        wake_waiters: WakeWaiters,
     ) -> None:
-        self._database, self._version, self._grants = database, version, grants
-        self._cache, self._clock, self._ring = cache, clock, ring
-        self._seen, self._aside = _ServerTime(clock), HandedBack(clock)
+        self._database, self._version, self._settle_cache = database, version, settle_cache
+        self._cache, self._clock, self._wake = cache, clock, wake_waiters
+        self._seen, self._handed_back = _ServerTime(clock), HandedBack(clock)
         self._jumps: JumpGuard | None = None
         self._claims = 0
 
-    async def claim(self, asking: ClaimRequest, now_ms: int | None) -> Claimed:
-        first = ClaimStep(asking.order if asking.limit > 0 else (), max(0, asking.limit), feed_max=asking.feed_max)
+    async def claim(self, request: ClaimRequest, now_ms: int | None) -> Claimed:
+        first = ClaimStep(request.order if request.limit > 0 else (), max(0, request.limit), feed_max=request.feed_max)
         for nth in range(LOOKS_MAX):
             step = first._replace(feed_max=ENDLESS) if nth else first
             try:
-                seen, taken = await self._step(asking, step, now_ms)
-            except asyncpg.UniqueViolationError:  # the same claim was under way: what it got is ours
+                seen, taken = await self._step(request, step, now_ms)
+            except asyncpg.UniqueViolationError:  # the same claim was under way: its runs are ours
                 continue
-            hold_ms = self._hold_ms(seen.now_ms, asking.lease_ms) if now_ms is None else 0
+            hold_ms = self._hold_ms(seen.now_ms, request.lease_ms) if now_ms is None else 0
             if seen.parts:
-                same = await self._read(partial(again, cache=self._cache, token=asking.token, seen=seen))
+                same = await self._read(partial(again, cache=self._cache, token=request.token, seen=seen))
                 if same is not None:
                     return same
-            if nth == 0 and seen.ends > asking.feed_max:  # not for the ends that this call itself found
+            if nth == 0 and seen.ends > request.feed_max:  # not for the ends that this call itself has written
                 return Claimed(Answer.FULL, (), {}, seen.stops, None, seen.now_ms)
-            if taken is None and await self._mend(seen, asking.losses_max, hold_ms):
+            if taken is None and await self._repair_leases(seen, request.losses_max, hold_ms):
                 now_ms = seen.now_ms
                 continue
-            if not seen.ready(asking) or asking.limit <= 0:
+            if not seen.ready(request) or request.limit <= 0:
                 break
-            claimed = await self._take(asking, seen, taken)
+            claimed = await self._take(request, seen, taken)
             if claimed is not None:
                 return claimed
-            await self._await(asking, seen)
+            await self._wait_for_others(request, seen)
         first_ms = seen.first_ms(seen.now_ms + hold_ms if hold_ms else None)
         return Claimed(Answer.OK, (), {}, seen.stops, first_ms, seen.now_ms)
 
     def _hold_ms(self, now_ms: int, lease_ms: int) -> int:
-        """For how long no lease may be taken back, because the server's clock has leapt."""
+        """For how long no lease may be taken back, because the server's clock jumped."""
         self._seen.see(now_ms)
         if self._jumps is None:
             self._jumps = JumpGuard(self._seen)
         return self._jumps.hold_ms(lease_ms)
 
-    async def _mend(self, seen: ClaimAnswer, losses_max: int, hold_ms: int) -> bool:
-        """What time did to the leases; true if something was there to be done."""
+    async def _repair_leases(self, seen: ClaimAnswer, losses_max: int, hold_ms: int) -> bool:
+        """End leases that ran out, and cut those of a clock that came back; true if there were any."""
         if seen.clock_ms > seen.now_ms:
-            await self._write(lambda tx: come_back(tx, seen.now_ms, seen.clock_ms), seen.now_ms)
+            await self._write(lambda tx: clock_came_back(tx, seen.now_ms, seen.clock_ms), seen.now_ms)
             return True
         if hold_ms or seen.ends_ms is None or seen.ends_ms > seen.now_ms:
             return False
         taken = await self._write(lambda tx: take_back(tx, losses_max, seen.now_ms), seen.now_ms)
         return taken > 0
 
-    async def _take(self, asking: ClaimRequest, seen: ClaimAnswer, taken: ClaimedParts | None) -> Claimed | None:
+    async def _take(self, request: ClaimRequest, seen: ClaimAnswer, taken: ClaimedParts | None) -> Claimed | None:
         """All that is ready, priority by priority; of the first one it may have been taken with the look."""
         runs: list[Run] = []
         jobs: dict[str, Job] = {}
         part = seen.parts
-        for priority in seen.ready(asking):
-            if len(runs) == asking.limit:
+        for priority in seen.ready(request):
+            if len(runs) == request.limit:
                 break
             part += 1
             if taken is None:
-                step = ClaimStep((priority,), asking.limit - len(runs), part, is_sure=True)
+                step = ClaimStep((priority,), request.limit - len(runs), part, is_sure=True)
                 try:
-                    _, taken = await self._step(asking, step, seen.now_ms)
+                    _, taken = await self._step(request, step, seen.now_ms)
                 except asyncpg.UniqueViolationError:
                     return None
             if taken is not None:
-                await self._clear(asking, seen, taken)
-                self._grants.add(taken.grants)
+                await self._clear(request, seen, taken)
+                self._settle_cache.add(taken.found_rows)
                 runs += taken.runs
                 jobs.update(taken.jobs)
             taken = None
@@ -347,29 +353,29 @@ class Claimer:
             await self._read(forget)
         return Claimed(Answer.OK, tuple(runs), jobs, seen.stops, None, seen.now_ms)
 
-    async def _clear(self, asking: ClaimRequest, seen: ClaimAnswer, taken: ClaimedParts) -> None:
-        """What cannot be run goes; what others may be able to run goes back."""
+    async def _clear(self, request: ClaimRequest, seen: ClaimAnswer, taken: ClaimedParts) -> None:
+        """End runs that cannot be run; hand those back that another node may be able to run."""
         if taken.orphans:
-            sweep = partial(sweep_orphans, seqs=taken.orphans, token=asking.token)
+            sweep = partial(sweep_orphans, seqs=taken.orphans, token=request.token)
             await self._write(sweep, seen.now_ms)
-        if taken.broken:
-            bury = partial(bury_broken, broken=taken.broken, token=asking.token, now_ms=seen.now_ms)
+        if taken.undecodable:
+            bury = partial(bury_undecodable, undecodable=taken.undecodable, token=request.token, now_ms=seen.now_ms)
             await self._write(bury, seen.now_ms)
-        if taken.aside:
-            back = self._aside.settlements(taken.aside, taken.reasons, asking.node, seen.now_ms)
+        if taken.unreadable:
+            back = self._handed_back.settlements(taken.unreadable, taken.reasons, request.node, seen.now_ms)
             await self._write(partial(settle, items=[prepare(each) for each in back]), seen.now_ms)
 
     async def _step(
-        self, asking: ClaimRequest, step: ClaimStep, now_ms: int | None
+        self, request: ClaimRequest, step: ClaimStep, now_ms: int | None
     ) -> tuple[ClaimAnswer, ClaimedParts | None]:
-        return await self._read(partial(take, cache=self._cache, asking=asking, step=step), now_ms)
+        return await self._read(partial(take, cache=self._cache, request=request, step=step), now_ms)
 
     async def _read(self, verb: Verb[T], now_ms: int | None = None) -> T:
         return await self._database.read(verb, self._version, now_ms)
 
     async def _write(self, verb: Verb[T], now_ms: int) -> T:
-        return await self._database.write(verb, self._version, now_ms, self._ring)
+        return await self._database.write(verb, self._version, now_ms, self._wake)
 
-    async def _await(self, asking: ClaimRequest, seen: ClaimAnswer) -> None:
-        priority = seen.ready(asking)[0]
+    async def _wait_for_others(self, request: ClaimRequest, seen: ClaimAnswer) -> None:
+        priority = seen.ready(request)[0]
         await self._read(lambda tx: wait_for(tx, priority, seen.now_ms))

@@ -1,6 +1,6 @@
 """Calls to the server: each verb in a transaction, by a deadline, repeated after a conflict.
 
-take a connection ─▶ BEGIN ─▶ the verb's statements ─▶ counts, entries, bell ─▶ COMMIT ─▶ ring our own waiters
+take a connection ─▶ BEGIN ─▶ the verb's statements ─▶ counts, entries, notification ─▶ COMMIT ─▶ wake our own waiters
         ▲                          │ deadlock or conflict: ROLLBACK
         └──────── a short pause ◀──┘
 """
@@ -24,7 +24,7 @@ from pollux.store.postgres.address import PostgresAddress
 from pollux.store.postgres.errors import AGAIN, DOOR, GONE, MAY_HAVE, THEIRS, at_the_door, in_our_words
 from pollux.store.postgres.pool import ConnectionPool
 from pollux.store.postgres.same_database import DatabaseIdentity, HomeDatabase, place_of
-from pollux.store.postgres.transaction import PostgresTransaction, SchemaStatements, said_by
+from pollux.store.postgres.transaction import PostgresTransaction, SchemaStatements, notification_payload
 from pollux.store.postgres.wakeup import PostgresNotifier
 from pollux.store.relational.transaction import TransactionRetry
 from pollux.store.tcp_keepalive import keep_alive
@@ -56,18 +56,18 @@ _ABOUT: tuple[dict[str, Any], ...] = tuple(
 
 
 def teach(connection: Connection) -> None:
-    """As if it had asked."""
+    """Give the driver array types that it would ask the server for."""
     connection._protocol.get_settings().register_data_types(_ABOUT)  # noqa: SLF001  it has no other way to it
 
 
 TRIES_MAX = 8
 PLANS = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}  # made once, and kept
 PAUSE_S = 0.005
-GREETED = 0.8  # of a deadline: who has not greeted by then has been asked for nothing yet
+GREETED = 0.8  # of a deadline: a server that has not greeted by then was asked for nothing yet
 MIGRATE_S = 3_600.0  # a migration writes whole tables: half a minute for a million live runs
 T = TypeVar("T")
 Verb = Callable[[PostgresTransaction], Awaitable[T]]
-Ring = Callable[[int, frozenset[int]], None]
+WakeWaiters = Callable[[int, frozenset[int]], None]
 
 
 class PostgresDatabase:
@@ -78,13 +78,13 @@ class PostgresDatabase:
         self._deadline_s = deadline_ms / 1000
         self._sender = sender
         self._pool = ConnectionPool(self.connect, pool_size, address.where)
-        self._bells = PostgresNotifier(self._notify)
+        self._notifier = PostgresNotifier(self._notify)
         self._home = HomeDatabase(address.where, address.schema)
         self._deadlines = Deadlines()
         # A plan that was made while a table was empty walks over it when it is full: none may walk.  A pooler passes no
         # settings on, and keeps no plan either, but for those inside of functions: see their migrations.
         is_direct = address.listen and address.statement_cache_size > 0
-        # After its deadline nobody waits for a write any more: then nobody else shall wait for its locks.
+        # After its deadline no call waits for a write any more: then no other shall wait for its locks.
         limits = {"lock_timeout": str(deadline_ms * 8 // 10), "idle_in_transaction_session_timeout": str(deadline_ms)}
         self._settings = {"application_name": "pollux"} | (PLANS | limits if is_direct else {})
         local = [] if is_direct else [f"SET LOCAL {name} = {value}" for name, value in limits.items()]
@@ -116,21 +116,23 @@ class PostgresDatabase:
         await self._bounded(self._prepare(), MIGRATE_S if is_behind else self._deadline_s)
 
     async def close(self) -> None:
-        await self._bells.close()
+        await self._notifier.close()
         await self._pool.close()
 
-    async def write(self, verb: Verb[T], version: int, now_ms: int | None, ring: Ring) -> T:
-        return await self._bounded(self._write(verb, version, now_ms, ring))
+    async def write(self, verb: Verb[T], version: int, now_ms: int | None, wake_waiters: WakeWaiters) -> T:
+        return await self._bounded(self._write(verb, version, now_ms, wake_waiters))
 
-    async def read(self, verb: Verb[T], version: int, now_ms: int | None = None, ring: Ring | None = None) -> T:
+    async def read(
+        self, verb: Verb[T], version: int, now_ms: int | None = None, wake_waiters: WakeWaiters | None = None
+    ) -> T:
         """One statement or several, each for itself."""
-        return await self._bounded(self._read(verb, version, now_ms, ring))
+        return await self._bounded(self._read(verb, version, now_ms, wake_waiters))
 
     async def join(self, connection: Connection, verb: Verb[T], version: int, now_ms: int | None) -> T:
         """Inside a transaction of the user's own: what it writes is there when they commit."""
         tx = PostgresTransaction(
             connection, self.space, version, now_ms
-        )  # nobody's bell yet: our waiters hear their commit
+        )  # without a sender: the user's commit wakes our waiters, too
         try:
             async with connection.transaction():  # a savepoint: refused, it leaves theirs as it was
                 await self._home.refuse_foreign(connection, tx, self._place)
@@ -161,7 +163,7 @@ class PostgresDatabase:
                 f"{self.address.where}: others were quicker again and again; nothing was changed; try again"
             ) from error
         except asyncpg.UniqueViolationError:
-            raise  # a claim knows it; a settler looks which one it is, and goes on with the others
+            raise  # claims handle it; a settler finds out which run it is, and goes on with the others
         except THEIRS as error:
             raise in_our_words(error, self.address.where) from error
         finally:
@@ -188,11 +190,11 @@ class PostgresDatabase:
         finally:
             self._pool.give(connection, is_sound=is_sound)
 
-    async def _write(self, verb: Verb[T], version: int, now_ms: int | None, ring: Ring) -> T:
+    async def _write(self, verb: Verb[T], version: int, now_ms: int | None, wake_waiters: WakeWaiters) -> T:
         for nth in range(1, TRIES_MAX + 1):
             connection = await self._begun()
             is_sound = False
-            tx = PostgresTransaction(connection, self.space, version, now_ms, self._sender, bells=self._bells)
+            tx = PostgresTransaction(connection, self.space, version, now_ms, self._sender, notifier=self._notifier)
             try:
                 answer = await verb(tx)
                 await tx.finish()
@@ -215,7 +217,7 @@ class PostgresDatabase:
                 raise
             finally:
                 self._pool.give(connection, is_sound=is_sound)
-            self._ring(tx, ring)
+            self._wake(tx, wake_waiters)
             return answer
         raise AssertionError("the last try raises")
 
@@ -226,15 +228,15 @@ class PostgresDatabase:
         self._pool.drop_idle()
         return False
 
-    def _ring(self, tx: PostgresTransaction, ring: Ring | None) -> None:
-        """It is committed: our own waiters hear it, and the others if they have not heard it with it."""
-        if ring is not None and tx.wakeups:
-            ring(tx.wakeups, tx.touched)
-        if tx.is_owed:
-            self._bells.owe(tx.wakeups, tx.touched)
+    def _wake(self, tx: PostgresTransaction, wake_waiters: WakeWaiters | None) -> None:
+        """After the commit: wake our own waiters, and those of others if the commit did not."""
+        if wake_waiters is not None and tx.wakeups:
+            wake_waiters(tx.wakeups, tx.touched)
+        if tx.is_notification_due:
+            self._notifier.notify_later(tx.wakeups, tx.touched)
 
     async def _notify(self, kinds: int, versions: frozenset[int]) -> None:
-        payload = said_by(self._sender, kinds, versions)
+        payload = notification_payload(self._sender, kinds, versions)
         with suppress(PolluxError):  # a hint
             await self.read(lambda tx: tx.fetch("counters.wake", self.space.channel, payload), SCHEDULER_VERSION)
 
@@ -257,12 +259,12 @@ class PostgresDatabase:
                 return connection
         raise AssertionError("the last try raises")
 
-    async def _read(self, verb: Verb[T], version: int, now_ms: int | None, ring: Ring | None) -> T:
+    async def _read(self, verb: Verb[T], version: int, now_ms: int | None, wake_waiters: WakeWaiters | None) -> T:
         for is_last in (False, True):
             connection = await self._pool.take(self._deadline_s)
             is_sound = False
             try:
-                tx = PostgresTransaction(connection, self.space, version, now_ms, self._sender, bells=self._bells)
+                tx = PostgresTransaction(connection, self.space, version, now_ms, self._sender, notifier=self._notifier)
                 answer = await verb(tx)
                 is_sound = True
             except GONE as error:
@@ -275,6 +277,6 @@ class PostgresDatabase:
             finally:
                 self._pool.give(connection, is_sound=is_sound)
             if is_sound:
-                self._ring(tx, ring)
+                self._wake(tx, wake_waiters)
                 return answer
         raise AssertionError("the last try raises")

@@ -53,7 +53,7 @@ async def _drop(connection: Connection, space: SchemaStatements) -> int:
 
 
 def made() -> dict[str, list[str]]:
-    """What the schema holds by us, by kind; indexes go with their tables."""
+    """What of ours the schema holds, by kind; indexes go with their tables."""
     found: dict[str, list[str]] = {kind: [] for kind in KINDS}
     found["TABLE"].append("meta")
     for statement in schema.missing(0):
@@ -66,6 +66,6 @@ def made() -> dict[str, list[str]]:
 def _needed(error: asyncpg.DependentObjectsStillExistError, address: PostgresAddress) -> StoreRefused:
     why = " ".join((error.detail or str(error)).split())[:300]
     return StoreRefused(
-        f"{address.where}: something of somebody else needs what would be dropped ({why}); nothing was changed; "
+        f"{address.where}: another object depends on what would be dropped ({why}); nothing was changed; "
         "drop that first"
     )

@@ -23,15 +23,15 @@ MAY_HAVE = "the call may have taken effect; repeat it with the same ids"
 LET_IN = "the owner of the database can let it in: GRANT CONNECT ON DATABASE"
 LET_IT = "the owner of the schema can let it: GRANT USAGE ON SCHEMA, then ALL ON ALL TABLES IN SCHEMA and ALL SEQUENCES"
 NO_ANSWER = (
-    "nobody there answers as a PostgreSQL does; if something else listens there, correct host and port of the URL; if "
-    "the server stands still, restart it; if the way to it is cut, mend the network or open the firewall"
+    "no answer as PostgreSQL gives it; if something else listens there, correct host and port of the URL; if the "
+    "server hangs, restart it; if the way to it is cut, repair the network or open the firewall"
 )
 NO_TLS = "rejected SSL upgrade"  # in the driver's words, of a server that answers, but not with TLS
 AGAIN = (pg.DeadlockDetectedError, pg.SerializationError)
 
 
 class PlainWriteRefused(pg.PostgresError):  # type: ignore[misc]  # the driver has no types
-    """A plain write found that something stands against it (see the functions of the schema): nothing has happened."""
+    """A plain write found a condition that does not hold (see the functions of the schema) and was undone."""
 
     sqlstate = "PX001"
 
@@ -43,7 +43,7 @@ GONE = (
     pg.CrashShutdownError,
     pg.CannotConnectNowError,
     pg.InterfaceError,
-    pg.InternalClientError,  # the server's last words came while nobody asked
+    pg.InternalClientError,  # the server's last message came without a request
     pg.IdleInTransactionSessionTimeoutError,
     OSError,
     EOFError,
@@ -73,12 +73,12 @@ _WORDS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], ...
     (
         (pg.LockNotAvailableError,),
         StoreBusy,
-        "{where}: somebody held a lock for too long; nothing was changed; end their transaction, or try again",
+        "{where}: another transaction held a lock for too long; nothing was changed; end it, or try again",
     ),
     (
         AGAIN,
         StoreBusy,
-        "{where}: this call stood against others again and again ({error}); nothing was changed; try again",
+        "{where}: this call conflicted with others again and again ({error}); nothing was changed; try again",
     ),
     (
         (pg.TooManyConnectionsError,),
@@ -89,10 +89,10 @@ _WORDS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], ...
     (
         (pg.UndefinedTableError, pg.InvalidSchemaNameError, pg.UndefinedFunctionError),
         StoreRefused,
-        "{where}: the tables are gone ({error}); open the store anew, or restore a backup",
+        "{where}: the tables are missing ({error}); open the store anew, or restore a backup",
     ),
     (GONE, StoreError, f"the connection to {{where}} was lost ({{error}}): {MAY_HAVE}"),
-    ((pg.PostgresError,), StoreError, "{where} said no ({error}); nothing was changed"),
+    ((pg.PostgresError,), StoreError, "{where} refused the statement ({error}); nothing was changed"),
 )
 
 

@@ -34,7 +34,7 @@ class TableStats(Struct, frozen=True):
 
 
 class PostgresReport(Struct, frozen=True):
-    """What the server says of itself, of our schema, and of us."""
+    """State of the server, of our schema, and of the connection."""
 
     address: PostgresAddress
     version: str
@@ -43,19 +43,19 @@ class PostgresReport(Struct, frozen=True):
     encoding: str
     settings: dict[str, str]  # synchronous_commit, fsync, full_page_writes, autovacuum
     connections: int
-    connections_max: int  # that anybody but a superuser may have
-    has_pooler: bool  # somebody stands between us and the server
+    connections_max: int  # for all users but superusers
+    has_pooler: bool  # between us and the server
     user: str
     may_create: bool  # schemas in this database
     schema: int | None  # migrations that our schema has seen; None: it is not there yet
-    is_ours: bool  # nobody else's tables are in it
+    is_ours: bool  # no foreign tables are in it
     is_unreleased: bool  # it has the format before the first release, which this program cannot read
     newest: int  # migrations that this program knows
     refused: tuple[str, ...]  # tables and sequences of ours that this user may not use
     tables: tuple[TableStats, ...]
     oldest_transaction_s: int  # how long the oldest one that we can see has been open
     trip_ms: float  # a question and its answer, the median of some
-    offset_ms: int  # how far its clock lies ahead of ours, as far as can be told
+    offset_ms: int  # how far its clock lies ahead of ours, as far as can be measured
 
     @property
     def is_current(self) -> bool:
@@ -81,7 +81,7 @@ async def look_at_server(url: str) -> PostgresReport:
 
 
 async def lacking(url: str) -> str:
-    """What is missing for a store to be there; nothing if it is, or if the schema is somebody else's.
+    """What is missing for a store to be there; nothing if it is, or if the schema belongs to another program.
 
     A server that is still starting is waited for.
     """

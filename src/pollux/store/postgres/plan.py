@@ -1,4 +1,4 @@
-"""The leader's verbs: read the feed, write a plan."""
+"""Verbs of the leader: read the feed, write a plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def only_learns(plan: Plan) -> bool:
 
 
 async def learn(tx: PostgresTransaction, term: int, plan: Plan) -> Advanced | None:
-    """Such a plan in one statement; None: it stood against others, and nothing has happened."""
+    """Such a plan in one statement; None: it conflicted with other writes and was undone."""
     rows = sorted(
         (
             each.job_id,
@@ -94,7 +94,7 @@ async def advance(tx: PostgresTransaction, term: int, plan: Plan, made: Sequence
 
 
 async def _consume(tx: PostgresTransaction, plan: Plan, kept: frozenset[int]) -> None:
-    """What somebody put there by hand was never counted: after such an entry the counts become what is there."""
+    """An entry that was inserted by hand was never counted: after it the counts are taken anew."""
     gone = await tx.fetch("advance.consume", [number for number in plan.consumed if number not in kept], tx.version)
     entries, ends = -len(gone), -sum(row[0] for row in gone)
     if plan.spoilt:
@@ -104,7 +104,7 @@ async def _consume(tx: PostgresTransaction, plan: Plan, kept: frozenset[int]) ->
 
 
 async def _facts(tx: PostgresTransaction, plan: Plan, now_ms: int) -> dict[str, JobFacts]:
-    """Of all jobs that the plan moves; nobody else can change them before this write ends."""
+    """Of all jobs that the plan moves, locked until this write ends."""
     ids = {firing.run.job_id for firing in plan.firings} | {update.job_id for update in plan.updates}
     if not ids:
         return {}
@@ -125,9 +125,9 @@ async def _fire(
 ) -> tuple[Answer, ...]:
     known = await known_runs(tx, [row[ID] for row in made])
     keys = await key_holders(tx, keys_of(made))
-    read, told = looking_behind(plan.firings, facts)
+    read, counted = looking_behind(plan.firings, facts)
     rows = await tx.fetch("advance.live", read, PREVIOUS_RUN, ENOUGH, now_ms) if read else []
-    crowds = await tx.fetch("advance.crowds", told, PREVIOUS_RUN, ENOUGH, now_ms) if told else []
+    crowds = await tx.fetch("advance.crowds", counted, PREVIOUS_RUN, ENOUGH, now_ms) if counted else []
     live, around = [LiveRun._make(row) for row in rows], {row[0]: LiveRuns(row[1], row[2]) for row in crowds}
     fired = Firings(tx.version, facts, known, keys, live, around, now_ms)
     answers = tuple([fired.fire(firing, row) for firing, row in zip(plan.firings, made, strict=True)])
@@ -153,7 +153,7 @@ async def _bring_forward(tx: PostgresTransaction, earlier: Sequence[Earlier]) ->
 async def _release_all(tx: PostgresTransaction, plan: Plan, now_ms: int) -> tuple[str, ...]:
     """Those that are to begin alone come last; answers which of them wait on.
 
-    First it is seen who is live, then what is unread: whatever ends in between is found by one of both.
+    First the live runs are read, then the unread ends: a run that ends in between is in one of both.
     """
     others = [release.run_id for release in plan.releases if not release.alone]
     alone = [release.run_id for release in plan.releases if release.alone]

@@ -53,7 +53,7 @@ class ConnectionPool:
             ) from error
 
     def give(self, connection: Connection, *, is_sound: bool) -> None:
-        """Back again; one that stands in the middle of something is cut off, and the server undoes what it began."""
+        """Return a connection; one in the middle of something is cut off, and the server undoes what it began."""
         self._used.discard(connection)
         self._seats.release()
         if not is_sound or self._is_closed:
@@ -78,5 +78,5 @@ class ConnectionPool:
         for _, connection in idle:
             try:
                 await connection.close(timeout=CLOSE_S)
-            except Exception:  # noqa: BLE001  it is to go, whatever it says
+            except Exception:  # noqa: BLE001  it is closed in any case
                 connection.terminate()

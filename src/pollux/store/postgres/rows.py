@@ -1,6 +1,6 @@
 r"""Conversion of values to rows and back: as in SQLite, but PostgreSQL's text cannot contain NUL.
 
-Texts that came from outside are written with `\x01` before a stand-in, and read back; ids and tokens are not: one
+Texts that came from outside are written with `\x01` and a digit, and read back; ids and tokens are not: one
 with a NUL in it is refused.
 """
 
@@ -63,7 +63,7 @@ def made_row(run: Run) -> Row:
 
 
 class UniformRuns(NamedTuple):
-    """Runs that differ only in id and payload, and a row that stands for all.
+    """Runs that differ only in id and payload, and the row of one of them.
 
     The ids and payloads of several are lines: of an array the driver looks at each element, and several times.
     """

@@ -21,7 +21,7 @@ NULLABLE = (ID, KEY, KEY + 1)  # places that are sent whole: the key and the pay
 
 
 class EnqueueFacts:
-    """What stands for or against runs that are to be made: how many wait in each version, which jobs there are and
+    """Facts that decide whether runs are made: how many wait in each version, which jobs there are and
     in which version, which runs are over.
     """
 
@@ -42,19 +42,19 @@ async def look(tx: PostgresTransaction, made: Sequence[Row]) -> EnqueueFacts:
 
 
 async def enqueue_plainly(tx: PostgresTransaction, made: UniformRuns, ready_max: int) -> bool:
-    """All of them, in one statement; False: something stands against one, and nothing has happened."""
+    """Make all of them in one statement; False: not all can be made, and none was."""
     job_id, due_ms, cause, _, _, priority, group, target, gated, _, _, visible_ms, _ = made.row[1:]
     same = (job_id, due_ms, cause, priority, group, target, gated, visible_ms)
     tx.wakeups |= RUNS
     text = "enqueue.one" if len(made.ids) == 1 else "enqueue.plain"
     try:
-        found = await tx.fetch(text, *made.given, *same, ready_max, *tx.bell(()), tx.given_ms)
+        found = await tx.fetch(text, *made.given, *same, ready_max, *tx.notification(()), tx.given_ms)
     except NOT_PLAINLY:
         found = []
     if not found:
         tx.wakeups = 0
         return False
-    tx.counters_of(found[0][0])  # it is that version's bell
+    tx.counters_of(found[0][0])  # whose waiters are woken
     return True
 
 
@@ -84,7 +84,7 @@ async def enqueue(
 
 
 def arrived(made: Sequence[Row], answers: Sequence[RunAnswer], facts: EnqueueFacts) -> list[tuple[int, str]]:
-    """Those that were accepted and stand at the gate, with their version."""
+    """Those that were accepted and held (gated), with their version."""
     pairs = zip(made, answers, strict=True)
     at_gate = (row for row, answer in pairs if row[STATE] == HELD and answer.answer is Answer.OK)
     return [(facts.jobs[row[JOB]], row[ID]) for row in at_gate]
@@ -119,7 +119,7 @@ async def _accept_below(
 
 
 async def accept(tx: PostgresTransaction, made: Sequence[Row], facts: EnqueueFacts) -> list[RunAnswer]:
-    """Make runs live where nothing stands against them.  Of an id that comes twice the first accepted one counts."""
+    """Make runs live unless something prevents it.  Of an id that comes twice the first accepted one counts."""
     answers: list[RunAnswer] = []
     while len(answers) < len(made):
         part: dict[str, Row] = {}
@@ -208,7 +208,7 @@ async def lines(tx: PostgresTransaction, before: str | None) -> tuple[QueueDepth
 
 
 async def prunable(tx: PostgresTransaction, what: Pruning) -> tuple[bool, str]:
-    """Whether anything may go, and who wrote last.  Most of the time there is nothing, and nothing is locked."""
+    """Whether there is anything to prune, and the last writers.  Mostly there is nothing, and nothing is locked."""
     times = (what.unchanged_before_ms, what.finished_before_ms, what.dead_before_ms, what.once_before_ms)
     found, writers = await tx.one("prune.any", *times, what.dead_max, what.log_max)
     return bool(found or what.ids or what.version is not None), writers

@@ -56,7 +56,7 @@ async def prepare(connection: Connection, space: SchemaStatements, address: Post
 async def _bring_up_to_date(connection: Connection, space: SchemaStatements, where: str) -> None:
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1::int, $2::int)", space.lock_number, SCHEMA_LOCK)
-        version = await version_of(connection, space, where)  # somebody may have been quicker
+        version = await version_of(connection, space, where)  # another process may have been quicker
         if statements := missing(version):
             await connection.execute(space.sql(";\n".join(statements)))
 
@@ -77,11 +77,11 @@ def unreleased_table(schema: str) -> str:
 
 
 async def _check_server(connection: Connection, where: str) -> None:
-    number, told, is_standby, encoding = await connection.fetchrow(
+    number, version_text, is_standby, encoding = await connection.fetchrow(
         "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(), "
         "current_setting('server_encoding')"
     )
-    refuse_unfit(where, number=number, told=told, is_standby=is_standby, encoding=encoding)
+    refuse_unfit(where, number=number, version_text=version_text, is_standby=is_standby, encoding=encoding)
 
 
 async def _check_durability(connection: Connection, where: str) -> None:
@@ -94,9 +94,11 @@ async def _check_durability(connection: Connection, where: str) -> None:
             )
 
 
-def refuse_unfit(where: str, *, number: int, told: str, is_standby: bool, encoding: str) -> None:
+def refuse_unfit(where: str, *, number: int, version_text: str, is_standby: bool, encoding: str) -> None:
     if number < SERVER_MIN:
-        raise StoreRefused(f"{where} is version {told}, too old; use PostgreSQL {SERVER_MIN // 10_000} or newer")
+        raise StoreRefused(
+            f"{where} is version {version_text}, too old; use PostgreSQL {SERVER_MIN // 10_000} or newer"
+        )
     if is_standby:
         raise StoreRefused(f"{where} is a replica and can only be read; name the primary server")
     if encoding != "UTF8":

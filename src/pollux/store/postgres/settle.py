@@ -36,8 +36,8 @@ from pollux.store.relational.settle import (
 from pollux.store.relational.wakeup import FEED, RUNS
 
 KEY_FREED, VERSION = 15, 16  # behind the columns of `FoundRun`: the key, the version, and the time
-GRANTED = 9  # the version in a grant
-# A run that was asked for is `later` (see migration 0008) while its retry is far, too.  All its index entries are
+CLAIMED_VERSION = 9  # the version in a row of the cache
+# A run that was asked for is `later` (see the schema) while its retry is far, too.  All its index entries are
 # written anew for that, so one whose retry is near stays where it is: few are near at any moment.
 NEAR_MS = 10_000
 CLAIMED_MAX = 50_000  # runs that a cache remembers
@@ -57,7 +57,7 @@ class SettleCache:
         for row in rows:
             self._held[row[0]] = row
         excess = len(self._held) - self._most
-        if excess > 0:  # leases that nobody settled here
+        if excess > 0:  # leases that were not settled here
             for run_id in list(islice(self._held, excess)):
                 del self._held[run_id]
 
@@ -83,9 +83,7 @@ def _is_plain(row: Row, item: PreparedSettlement) -> bool:
 
 
 async def settle_plainly(tx: PostgresTransaction, items: Sequence[PreparedSettlement], rows: Sequence[Row]) -> bool:
-    """Done, and nothing else, with runs of which `rows` are known; False: something stood against it, and nothing has
-    happened.
-    """
+    """Settle plain ends of runs of which `rows` are known, in one statement; False: not all can be, and none was."""
     ends: list[End] = []
     finished: list[Row] = []
     for row, item in zip(rows, items, strict=True):
@@ -95,11 +93,13 @@ async def settle_plainly(tx: PostgresTransaction, items: Sequence[PreparedSettle
         finished.append((row[1], row[2], history_class, started_ms, finished_ms, failed, changed, put(error), result))
         ends.append(end)
     finished.sort(key=itemgetter(0))
-    version = rows[0][GRANTED]
-    tx.counters_of(version)  # it is that version's bell
+    version = rows[0][CLAIMED_VERSION]
+    tx.counters_of(version)  # whose waiters are woken
     tx.wakeups |= FEED
     try:
-        await tx.fetch("settle.done", *packed(finished, (0, 6, 8)), encode(Ended(tuple(ends))), *tx.bell(), version)
+        await tx.fetch(
+            "settle.done", *packed(finished, (0, 6, 8)), encode(Ended(tuple(ends))), *tx.notification(), version
+        )
     except NOT_PLAINLY:
         tx.wakeups = 0
         return False
@@ -201,7 +201,7 @@ class _PostgresSettle:
         await write_notes(self.tx, note_puts, self.notes)
 
     async def _take_letters(self, ours: Ours) -> dict[str, int]:
-        """Make history of the dead letters that go; answers for how many deaths they stood, by job."""
+        """Make history of the dead letters that go; answers how many deaths they counted, by job."""
         ids = {run.job_id for run, item in ours if takes_letters(item.settlement.verdict)}
         gone = await self.tx.fetch("settle.clear_dead_letters", list(ids)) if ids else []
         self.tx.shared.dead -= sum(row[1] for row in gone)
@@ -209,7 +209,7 @@ class _PostgresSettle:
 
     def _hand_back(self, run: FoundRun, verdict: Verdict, item: PreparedSettlement, writes: _Writes) -> End:
         after, end = hand_back(run, verdict, item, self.now_ms)
-        crashed, progress = _told(item)
+        crashed, progress = _crash_and_progress(item)
         if isinstance(after, RetriedRow):
             is_later = run.cause != SCHEDULED and after.visible_ms > self.now_ms + NEAR_MS
             writes.retried.append((run.seq, *after._replace(error=put(after.error)), crashed, progress, is_later))
@@ -246,31 +246,31 @@ class _Writes:
         if after.state == DEAD and run.cause == SCHEDULED:
             self._died.setdefault(run.job_id, []).append(len(self._finished))
         row = after._replace(error=put(after.error), cancel=put(after.cancel))
-        self._finished.append((run.seq, row, _told(item)))
+        self._finished.append((run.seq, row, _crash_and_progress(item)))
 
     def take_letters(self, job_id: str) -> int:
-        """Those that were there before, and those of this call so far; for how many deaths they stood.
+        """Take those that were there before, and those of this call so far; answers how many deaths they counted.
 
-        Not what somebody asked for: that is theirs to revive or drop.
+        Not of forced and enqueued runs: those stay, to be revived or dropped by hand.
         """
         deaths = self._letters.pop(job_id, 0)
         for place in self._died.pop(job_id, ()):
-            seq, after, told = self._finished[place]
+            seq, after, extra = self._finished[place]
             deaths += after.deaths
             self._dead -= 1
-            self._finished[place] = (seq, after._replace(state=DONE, history_class=HISTORY_PLAIN), told)
+            self._finished[place] = (seq, after._replace(state=DONE, history_class=HISTORY_PLAIN), extra)
         return deaths
 
     async def write(self, tx: PostgresTransaction) -> None:
-        finished = [(seq, *after, *told) for seq, after, told in self._finished]
+        finished = [(seq, *after, *extra) for seq, after, extra in self._finished]
         tx.shared.dead += self._dead
         await tx.write_rows("settle.finish", finished)
         await tx.write_rows("settle.retry", self.retried)
         await tx.write_rows("settle.hand_back", self.handed_back)
 
 
-def _told(item: PreparedSettlement) -> Row:
-    """What the owner says beside the outcome: whether its process crashed, and how far it came."""
+def _crash_and_progress(item: PreparedSettlement) -> Row:
+    """Besides the outcome: whether the owner's process crashed, and the last progress."""
     outcome = item.settlement.outcome
     is_crashed = outcome is not None and outcome.crashed
     return (int(is_crashed), put(item.settlement.progress[:PROGRESS_CHARS_MAX]))

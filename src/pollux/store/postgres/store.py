@@ -107,9 +107,9 @@ class PostgresBackend:
         opened.database, opened.counted = database, {SCHEDULER_VERSION}
         opened.listener = PostgresListener(sender, self.clock)
         if self.address.listen:
-            opened.listener.hear_by(database.connect, database.space.channel)
+            opened.listener.listen_by(database.connect, database.space.channel)
         else:
-            opened.listener.feel_by(partial(database.read, _pulse, SCHEDULER_VERSION))
+            opened.listener.poll_by(partial(database.read, _pulse, SCHEDULER_VERSION))
         opened.loop, opened.pid = asyncio.get_running_loop(), os.getpid()
 
     async def close(self) -> None:
@@ -161,7 +161,7 @@ class PostgresBackend:
         row = await self._read(now_ms, _hold_term, node_id, ttl_ms)
         if row is None:
             return await self._write(now_ms, nodes.elect, node_id, ttl_ms)
-        self.opened.listener.feel((row[4], row[5]))
+        self.opened.listener.take_pulse((row[4], row[5]))
         return Term(*row[:4])
 
     async def feed(self, limit: int, *, now_ms: int | None) -> Look[Feed]:
@@ -194,7 +194,7 @@ class PostgresBackend:
         alike = rows.alike(made) if made and not (puts or unless_live) and audit is None else None
         if alike is not None:
             plainly = partial(runs.enqueue_plainly, made=alike, ready_max=ready_max)
-            if await self.database.read(plainly, self.version, now_ms, self.opened.listener.ring):
+            if await self.database.read(plainly, self.version, now_ms, self.opened.listener.wake_waiters):
                 return [RunAnswer(Answer.OK, run_id) for run_id in alike.ids]
         args = [rows.made_row(run) for run in made], puts, ready_max, unless_live
         return await self._write(now_ms, runs.enqueue, *args, audit=audit, unless_moved=unless_moved)
@@ -217,7 +217,7 @@ class PostgresBackend:
         if self._claimer is None:
             opened = self.opened
             self._claimer = Claimer(
-                self.database, self.version, self._jobs, opened.claimed, self.clock, opened.listener.ring
+                self.database, self.version, self._jobs, opened.claimed, self.clock, opened.listener.wake_waiters
             )
         claimed = await self._claimer.claim(request, now_ms)
         look_again_ms = claimed.look_again_ms
@@ -227,7 +227,7 @@ class PostgresBackend:
         items = [prepare(settlement, rows.made_row) for settlement in settlements]
         if plain := self.opened.claimed.take(items):
             plainly = partial(settle_plainly, items=items, rows=plain)
-            if await self.database.read(plainly, self.version, now_ms, self.opened.listener.ring):
+            if await self.database.read(plainly, self.version, now_ms, self.opened.listener.wake_waiters):
                 return [Answer.OK] * len(items)
         return await self._write(now_ms, settle, items)
 
@@ -294,7 +294,7 @@ class PostgresBackend:
     ) -> T:
         await self._count_in(self.version)
         call = partial(whole, verb=verb, args=args, audit=audit, unless_moved=unless_moved)
-        return await self.database.write(call, self.version, now_ms, self.opened.listener.ring)
+        return await self.database.write(call, self.version, now_ms, self.opened.listener.wake_waiters)
 
     async def _read(self, now_ms: int | None, verb: Verb[T], *args: Any) -> T:
         return await self.database.read(lambda tx: verb(tx, *args), self.version, now_ms)

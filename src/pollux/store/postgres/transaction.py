@@ -56,8 +56,8 @@ class SchemaStatements:
         return text
 
 
-def said_by(sender: str, kinds: int, versions: Iterable[int]) -> str:
-    """What is said on the channel, and by whom, so that it does not wake itself."""
+def notification_payload(sender: str, kinds: int, versions: Iterable[int]) -> str:
+    """What a notification carries; the sender, so that it does not wake itself."""
     return f"{kinds}:{sender}:{','.join(map(str, versions))}"
 
 
@@ -86,10 +86,10 @@ class PostgresTransaction(Transaction):
         given_ms: int | None = None,
         sender: str = "",
         *,
-        bells: PostgresNotifier | None = None,
+        notifier: PostgresNotifier | None = None,
     ) -> None:
-        self._bells = bells
-        self.is_owed = False  # the bell, which could not go along
+        self._notifier = notifier
+        self.is_notification_due = False  # after the commit: it was too soon for one with it
         self._connection, self._space, self.given_ms, self._sender = connection, space, given_ms, sender
         self.version = version  # the handle's own
         self.wakeups = 0
@@ -106,7 +106,7 @@ class PostgresTransaction(Transaction):
 
     @property
     def touched(self) -> frozenset[int]:
-        """The versions whose waiters the bells are for."""
+        """The versions whose waiters are woken."""
         return frozenset(self._counters_by_version)
 
     def one_moment(self) -> AbstractAsyncContextManager[object]:
@@ -166,7 +166,7 @@ class PostgresTransaction(Transaction):
         await self.fetch("counters.catch_up")
 
     async def step_over(self) -> None:
-        """Numbers that rows have which we did not make: the next that is asked for is a free one."""
+        """Pass over numbers of rows that this store did not make, so that the next one is free."""
         await self.fetch("counters.step_over", REACH)
 
     async def ensure(self, version: int) -> None:
@@ -202,12 +202,14 @@ class PostgresTransaction(Transaction):
         counters.ends += ends
         self.wakeups |= FEED
 
-    def bell(self, versions: Iterable[int] | None = None) -> tuple[str, str]:
-        """The channel, and what is said there with this write; for all that it touched, if no versions are named."""
-        self.is_owed = bool(self.wakeups) and self._bells is not None and not self._bells.may_go_along()
+    def notification(self, versions: Iterable[int] | None = None) -> tuple[str, str]:
+        """The channel and the payload that go with this write; for all versions that it touched, if none are named."""
+        notifier = self._notifier
+        self.is_notification_due = bool(self.wakeups) and notifier is not None and not notifier.may_notify_now()
+        if not self.wakeups or self.is_notification_due:
+            return self._space.channel, ""
         concerned = self.touched if versions is None else versions
-        said = said_by(self._sender, self.wakeups, concerned) if self.wakeups and not self.is_owed else ""
-        return self._space.channel, said
+        return self._space.channel, notification_payload(self._sender, self.wakeups, concerned)
 
     async def finish(self, *, is_users: bool = False) -> None:
         """Write down what was gathered, version by version; the last thing before the commit."""
@@ -220,7 +222,7 @@ class PostgresTransaction(Transaction):
         for version in others:
             await self.one(statement, *self._entries_of(version), *rows[version], "", "", [], version)
         counts = rows.get(last) or PostgresCounters().row()
-        ended, _ = await self.one(statement, *self._entries_of(last), *counts, *self.bell(), self.made, last)
+        ended, _ = await self.one(statement, *self._entries_of(last), *counts, *self.notification(), self.made, last)
         if ended:
             raise TransactionRetry
 

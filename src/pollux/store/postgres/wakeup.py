@@ -30,7 +30,7 @@ CLOSE_S = 1.0
 
 
 class PostgresNotifier:
-    """What one handle rings for others."""
+    """Notifications of one handle to other processes."""
 
     def __init__(self, send: Callable[[int, frozenset[int]], Awaitable[None]], moment_s: float = MOMENT_S) -> None:
         self._send, self._moment_s = send, moment_s
@@ -38,21 +38,21 @@ class PostgresNotifier:
         self._kinds, self._versions = 0, frozenset[int]()
         self._sender: asyncio.Task[None] | None = None
 
-    def may_go_along(self) -> bool:
-        """Whether the bell of a write may be part of it; else it is owed once the write is committed."""
+    def may_notify_now(self) -> bool:
+        """Whether a write may notify with its commit; else `notify_later` is called after it."""
         now = asyncio.get_running_loop().time()
         if self._kinds or now < self._free_at:
             return False
         self._free_at = now + self._moment_s
         return True
 
-    def owe(self, kinds: int, versions: frozenset[int]) -> None:
+    def notify_later(self, kinds: int, versions: frozenset[int]) -> None:
         self._kinds |= kinds
         self._versions |= versions
         if self._sender is None or self._sender.done():
-            self._sender = asyncio.ensure_future(self._pay())
+            self._sender = asyncio.ensure_future(self._send_collected())
 
-    async def _pay(self) -> None:
+    async def _send_collected(self) -> None:
         while self._kinds:
             loop = asyncio.get_running_loop()
             await asyncio.sleep(max(0.0, self._free_at - loop.time()))
@@ -62,46 +62,46 @@ class PostgresNotifier:
             await self._send(kinds, versions)
 
     async def close(self) -> None:
-        """What is owed is paid before the connections go, if it can be."""
+        """Send what was collected before the connections close, if possible."""
         if self._sender is not None:
             await asyncio.wait([self._sender], timeout=CLOSE_S)
             self._sender.cancel()
 
 
-LOOK_AGAIN_MS = 15_000  # a wait looks up at least so often: bells are hints
-FELT_AGAIN_MS = 30_000  # while a pulse tells of all that was written before it
-POLL_MS = 1_500  # and so often while none can be heard
-STAND_S = 2.0
+LOOK_AGAIN_MS = 15_000  # a wait looks again at least so often: notifications are hints
+POLLED_AGAIN_MS = 30_000  # where a pulse shows every write before it
+POLL_MS = 1_500  # and so often while it does not listen
+LISTEN_WAIT_S = 2.0
 LISTEN_S = 10.0
 BACKOFF_S = 0.1
 BACKOFF_MAX_S = 3.0
-Pulse = tuple[str, int]  # who wrote last, and how often all were called back
+Pulse = tuple[str, int]  # the last writer of each counter, and how often all waits were called back
 
 
 class PostgresListener:
-    """The waiters of one handle, and what they hear: a connection that listens, or a pulse where none may."""
+    """The waiters of one handle; they are woken by a connection that listens, or by a pulse where none may."""
 
     def __init__(self, sender: str, clock: Clock) -> None:
         self._sender, self.clock = sender, clock
-        self._keep: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self._run: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._waiters: set[Waiter] = set()
-        self._keeper: asyncio.Task[None] | None = None
-        self._standing = asyncio.Event()
+        self._runner: asyncio.Task[None] | None = None
+        self._listening = asyncio.Event()
         self._pulse: Pulse | None = None
-        self._felt_at = 0.0
+        self._pulse_ms = 0.0
         self._again_ms = LOOK_AGAIN_MS
 
-    def hear_by(self, connect: Callable[[], Awaitable[Connection]], channel: str) -> None:
+    def listen_by(self, connect: Callable[[], Awaitable[Connection]], channel: str) -> None:
         """By NOTIFY, on a connection of its own."""
-        self._keep = partial(self._listen, connect, channel)
+        self._run = partial(self._listen, connect, channel)
 
-    def feel_by(self, pulse: Callable[[], Awaitable[Pulse]]) -> None:
-        """By asking now and then whether anybody wrote: one question, however many wait."""
-        self._keep, self._again_ms = partial(self._feel, pulse), FELT_AGAIN_MS
+    def poll_by(self, pulse: Callable[[], Awaitable[Pulse]]) -> None:
+        """By polling the counters now and then: one statement, however many calls wait."""
+        self._run, self._again_ms = partial(self._poll, pulse), POLLED_AGAIN_MS
 
     @property
-    def is_standing(self) -> bool:
-        return self._standing.is_set()
+    def is_listening(self) -> bool:
+        return self._listening.is_set()
 
     @contextmanager
     def listen(self, kinds: int, version: int) -> Iterator[Waiter]:
@@ -112,33 +112,33 @@ class PostgresListener:
         finally:
             self._waiters.discard(waiter)
 
-    async def stand(self) -> bool:
-        """Before going to sleep: true if only from now on nothing is missed, so that one more look is needed."""
-        if self._keep is None or self._standing.is_set():
+    async def start(self) -> bool:
+        """Begin to listen, before a rest; true if it listens only from now on, so that one more look is needed."""
+        if self._run is None or self._listening.is_set():
             return False
-        is_new = self._keeper is None or self._keeper.done()
+        is_new = self._runner is None or self._runner.done()
         if is_new:
-            self._keeper = asyncio.ensure_future(self._keep())
+            self._runner = asyncio.ensure_future(self._run())
         with suppress(TimeoutError):
-            async with asyncio.timeout(STAND_S if is_new else 0):
-                await self._standing.wait()
-        return self._standing.is_set()
+            async with asyncio.timeout(LISTEN_WAIT_S if is_new else 0):
+                await self._listening.wait()
+        return self._listening.is_set()
 
-    def ring(self, kinds: int, versions: frozenset[int] = EVERY) -> None:
-        """For those who wait in these versions; none named: for all."""
+    def wake_waiters(self, kinds: int, versions: frozenset[int] = EVERY) -> None:
+        """Wake the calls that wait in these versions; none named: all."""
         for waiter in self._waiters:
             waiter.hear(kinds, versions)
 
     async def close(self) -> None:
-        keeper, self._keeper = self._keeper, None
-        self.ring(WAKE)
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.wait([keeper])
+        runner, self._runner = self._runner, None
+        self.wake_waiters(WAKE)
+        if runner is not None:
+            runner.cancel()
+            await asyncio.wait([runner])
 
     async def _listen(self, connect: Callable[[], Awaitable[Connection]], channel: str) -> None:
         """For ever; after a loss try again, less and less often."""
-        pause_s, has_stood = BACKOFF_S, False
+        pause_s, has_listened = BACKOFF_S, False
         while True:
             try:
                 connection = await connect()
@@ -153,18 +153,18 @@ class PostgresListener:
                     async with asyncio.timeout(LISTEN_S):
                         await connection.add_listener(channel, self._hear)
                     pause_s = BACKOFF_S
-                    self._standing.set()
-                    # Whatever rang meanwhile was missed, perhaps that all are to come back.
-                    self.ring(RUNS | FEED | (WAKE if has_stood else 0))
-                    has_stood = True
+                    self._listening.set()
+                    # Notifications since the loss were missed, perhaps the end of all waits.
+                    self.wake_waiters(RUNS | FEED | (WAKE if has_listened else 0))
+                    has_listened = True
                     await lost.wait()
             finally:
-                self._standing.clear()
+                self._listening.clear()
                 connection.terminate()
             await asyncio.sleep(pause_s)
 
-    async def _feel(self, pulse: Callable[[], Awaitable[Pulse]]) -> None:
-        """As long as anybody waits, unless somebody else brings it.  What cannot be asked may have changed."""
+    async def _poll(self, pulse: Callable[[], Awaitable[Pulse]]) -> None:
+        """As long as calls wait, unless an election has brought the pulse.  After an error it counts as changed."""
         self._pulse = None
         try:
             while self._waiters:
@@ -172,34 +172,34 @@ class PostgresListener:
                     self._compare(await pulse())
                 except PolluxError:
                     self._compare(None)
-                self._standing.set()
-                while (rest_ms := self._felt_at + POLL_MS - self.clock.mono_ms()) > 0:
+                self._listening.set()
+                while (rest_ms := self._pulse_ms + POLL_MS - self.clock.mono_ms()) > 0:
                     await self.clock.wait(asyncio.Event(), rest_ms)
         finally:
-            self._standing.clear()
+            self._listening.clear()
 
-    def feel(self, pulse: Pulse) -> None:
-        """It came with the answer to something else: then it need not be asked for so soon."""
-        if self._pulse is not None and self.is_standing:
+    def take_pulse(self, pulse: Pulse) -> None:
+        """A pulse that came with another answer: the next poll is put off."""
+        if self._pulse is not None and self.is_listening:
             self._compare(pulse)
 
     def _compare(self, felt: Pulse | None) -> None:
-        last, self._felt_at = self._pulse, self.clock.mono_ms()
+        last, self._pulse_ms = self._pulse, self.clock.mono_ms()
         if felt is None or felt != last:
-            self.ring(RUNS | FEED)
+            self.wake_waiters(RUNS | FEED)
         if felt is not None and last is not None and felt[1] != last[1]:
-            self.ring(WAKE)
+            self.wake_waiters(WAKE)
         self._pulse = felt or last
 
     def _hear(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
-        sender, kinds, versions = _said(payload)
+        sender, kinds, versions = _read_payload(payload)
         if sender != self._sender and kinds:
-            self.ring(kinds, versions)
+            self.wake_waiters(kinds, versions)
 
     @property
     def look_again_ms(self) -> int:
         """How long a call rests at most between two looks."""
-        return self._again_ms if self.is_standing else POLL_MS
+        return self._again_ms if self.is_listening else POLL_MS
 
 
 class PostgresRest:
@@ -217,20 +217,20 @@ class PostgresRest:
 
     async def rest(self, look: Look[Any], left_ms: float) -> Any | None:
         listener = self._listener
-        if await listener.stand():
+        if await listener.start():
             return None  # look once more: what came before it listened was not heard
         most_ms = listener.look_again_ms
         is_last = left_ms <= most_ms and (look.again_ms is None or left_ms < look.again_ms)
         nap_ms = max(1.0, min(left_ms, most_ms, most_ms if look.again_ms is None else look.again_ms))
         is_woken = await listener.clock.wait(self._waiter.event, nap_ms)
-        if is_last and not is_woken and listener.is_standing:  # the time is up, and nothing happened in it
+        if is_last and not is_woken and listener.is_listening:  # the time is up, and nothing happened in it
             return replace(look.found, now_ms=look.found.now_ms + int(nap_ms))
         return None
 
 
 @lru_cache(maxsize=64)
-def _said(payload: str) -> tuple[str, int, frozenset[int]]:
-    """By whom, what, and for which versions; the same few are said again and again."""
+def _read_payload(payload: str) -> tuple[str, int, frozenset[int]]:
+    """Sender, kinds and versions of a payload; the same few come again and again."""
     kinds, _, rest = payload.partition(":")
     sender, _, versions = rest.partition(":")
     what = int(kinds) if kinds.isdecimal() else 0

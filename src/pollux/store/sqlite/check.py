@@ -35,11 +35,11 @@ _sql = SqliteStatements("check")
 _counters = SqliteStatements("counters")
 _RULES = {
     "single": "a table of one row has another number of them",
-    "states": "a run stands among the live and the finished, or in neither",
-    "finished": "a finished run does not say when it ended",
+    "states": "a run is both live and finished, or neither",
+    "finished": "a finished run has no time of its end",
     "leases": "a leased run has no token",
-    "orphans": "a run waits for a job that is gone",
-    "buried": "a job stands among the deleted, too",
+    "orphans": "a run waits for a job that was deleted",
+    "buried": "a job is among the deleted ones, too",
     "elsewhere": "a run waits or runs in another version than its job is in",
 }
 
@@ -159,7 +159,7 @@ def _miscounted(tx: SqliteTransaction, version: int) -> list[str]:
     stored = tx.row(_counters.read, (version,)) or (0,) * len(COUNTED)
     where = "" if version == SCHEDULER_VERSION else f" in version {version}"
     return [
-        f"{name}{where}: {number} are told, {found} are there"
+        f"{name}{where}: {number} are counted, {found} are there"
         for name, number, found in zip(COUNTED, stored, _counted(tx, version), strict=False)
         if number != found
     ]

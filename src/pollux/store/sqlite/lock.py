@@ -130,7 +130,7 @@ class _Proxy:
 
 
 def open_private(path: Path) -> int:
-    """A file that only its owner may read, whatever the umask says."""
+    """A file that only its owner may read, whatever the umask is."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:

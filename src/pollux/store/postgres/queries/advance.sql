@@ -44,7 +44,7 @@ SELECT is_ours, now_ms, ready, seats, ARRAY(SELECT id FROM learnt) FROM term;
 -- name: consume
 DELETE FROM {s}.feed WHERE version = $2::smallint AND id = ANY($1::bigint[]) RETURNING ends;
 
--- By how much the counts differ from what is there.  Both are seen at one moment, and whoever writes changes both at once.
+-- By how much the counts differ from what is there.  Both are seen at one moment, and a write changes both at once.
 -- name: miscounted
 SELECT f.entries - t.entries, f.ends - t.ends
 FROM

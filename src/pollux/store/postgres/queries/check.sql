@@ -1,6 +1,6 @@
 -- Walks over everything, for `pollux store check`; never on a busy queue.
 
--- name: told
+-- name: stored
 SELECT version, sum(held)::bigint, sum(ready)::bigint, sum(leased)::bigint, sum(feed)::bigint, sum(ends)::bigint,
   sum(jobs)::bigint FROM {s}.counters GROUP BY version ORDER BY version;
 
@@ -63,7 +63,7 @@ SELECT j.id FROM {s}.jobs AS j JOIN {s}.tombs AS t ON t.id = j.id LIMIT $1::int;
 SELECT version, id, ends, body FROM {s}.feed WHERE (version, id) > ($1::smallint, $2::bigint)
 ORDER BY version, id LIMIT $3::int;
 
--- Nobody writes meanwhile: whoever does has finished, and whoever wants to waits.
+-- No write is under way meanwhile: earlier ones have ended, later ones wait.
 -- name: lock
 LOCK TABLE {s}.queue, {s}.runs, {s}.history, {s}.jobs, {s}.feed, {s}.counters IN SHARE ROW EXCLUSIVE MODE;
 

@@ -1,4 +1,4 @@
--- The last statement of every write: entries, counts, bell; and whether an id that was just made had ended meanwhile.
+-- The last statement of every write: entries, counts, notification; and whether an id that was just made had ended meanwhile.
 -- name: finish
 WITH told AS (
   INSERT INTO {s}.feed (version, ends, body)
@@ -42,7 +42,7 @@ SELECT setval('{s}.run_seq', m.seq) FROM {s}.run_seq AS s, (
 WHERE m.seq >= s.last_value + CASE WHEN s.is_called THEN 1000 ELSE 0 END;
 
 -- Somebody put rows there under numbers of their own, or brought them from elsewhere without the sequences: ours go on
--- behind all that are within reach.  By `nextval` alone: no number is given twice, whoever asks for one meanwhile.
+-- behind all that are within reach.  By `nextval` alone: no number is given twice, however many ask for one meanwhile.
 -- name: step_over
 SELECT count(nextval('{s}.feed_id_seq')) FROM {s}.feed_id_seq AS s, generate_series(s.last_value + 1, (
   SELECT max(f.id) FROM (SELECT DISTINCT version FROM {s}.counters) AS v CROSS JOIN LATERAL (

@@ -64,7 +64,7 @@ SELECT version FROM {s}.add_alike(
   $11::bigint, $12::text, $13::text, $14::bigint
 ) AS version WHERE version IS NOT NULL;
 
--- The same for a single run, which somebody may be waiting for.
+-- The same for a single run, which a worker may be waiting for.
 -- name: one
 WITH job AS MATERIALIZED (
   SELECT j.version, nextval('{s}.run_seq') AS seq,

@@ -17,7 +17,7 @@ SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS b (id, revision,
 WHERE NOT EXISTS (SELECT 1 FROM {s}.jobs AS j WHERE j.id = b.id)
 ON CONFLICT (id) DO NOTHING RETURNING id;
 
--- Runs as they were dumped, whose ids and keys nobody has; arrays in the order of a run's columns, then its version and
+-- Runs as they were dumped, whose ids and keys are free; arrays in the order of a run's columns, then its version and
 -- its history_class, which live ones have none of.  A live one goes where its job is.
 -- name: load_run
 WITH b AS MATERIALIZED (

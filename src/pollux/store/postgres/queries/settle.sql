@@ -8,7 +8,7 @@ WHERE r.id = ANY($1::text[]) ORDER BY q.seq FOR UPDATE OF q;
 -- name: ended
 SELECT id, seq, token, state, settled FROM {s}.history WHERE id = ANY($1::text[]);
 
--- Before the runs: whoever moves or deletes jobs locks them first, and their runs after them.
+-- Before the runs: a move or a delete locks jobs first, and their runs after them.
 -- name: standing
 SELECT id FROM {s}.jobs
 WHERE id = ANY(ARRAY(SELECT job_id FROM {s}.runs WHERE id = ANY($1::text[])) || $2::text[]) ORDER BY id FOR KEY SHARE;
@@ -88,7 +88,7 @@ FROM unnest($1::bigint[], $2::smallint[], $3::text[], $4::bigint[], $5::text[]) 
 WHERE q.seq = b.seq;
 
 -- Of all jobs of a call at once, by job: how many letters went, and for how many deaths they stood.  Only of what the
--- schedule fired (cause 0): what somebody asked for is theirs to revive or drop.  They are history from now on: done (3).
+-- schedule fired (cause 0): forced and enqueued runs stay, to be revived or dropped by hand.  They are history from now on: done (3).
 -- name: clear_dead_letters
 WITH gone AS (
   UPDATE {s}.history SET state = 3, history_class = 0 WHERE job_id = ANY($1::text[]) AND history_class = 2 AND cause = 0
