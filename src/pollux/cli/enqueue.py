@@ -163,7 +163,8 @@ def enqueue(
     async def followed(operations: OperationsProtocol, accepted: RunAccepted) -> tuple[Run, RunAccepted]:
         run = accepted.run
         if not as_json:
-            click.echo(f"{_answer_words(accepted)}{'' if wait else _look(run)}")
+            look = "" if wait else f"; see it with `pollux runs show {run.id} --follow`"
+            click.echo(f"{_answer_words(accepted)}{look}")
         await _print_hints(operations, run)
         return (await follow(operations, run.id, quiet=as_json, wait_ms=wait_ms) if wait else run), accepted
 
@@ -233,22 +234,12 @@ def _value(text: str) -> Any:
 
 
 def _answer_words(accepted: RunAccepted) -> str:
-    run = accepted.run
-    return (
-        f"run {run.id} of job {run.job_id} is {run.shown_state(now_ms())}{_when(run)}"
-        if accepted.is_new
-        else _words(accepted)
-    )
+    run, now = accepted.run, now_ms()
+    if not accepted.is_new:
+        return _words(accepted)
+    due = f", due {ago(run.due_ms, now=now)}" if run.due_ms > now + 1_000 else ""
+    return f"run {run.id} of job {run.job_id} is {run.shown_state(now)}{due}"
 
 
 def _words(accepted: RunAccepted) -> str:
     return str(accepted.in_words(revive=f"pollux dead revive {accepted.run.id}"))
-
-
-def _when(run: Run) -> str:
-    """A run that waits for its time."""
-    return f", due {ago(run.due_ms, now=now_ms())}" if run.due_ms > now_ms() + 1_000 else ""
-
-
-def _look(run: Run) -> str:
-    return f"; see it with `pollux runs show {run.id} --follow`"

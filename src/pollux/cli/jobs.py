@@ -234,6 +234,8 @@ def delete(choice: Selection, reason: str, where: StoreChoice, *, as_json: bool)
       pollux jobs delete --tag old
       pollux jobs delete --source code:shop
     """
+    from pollux.app.operations.jobs import place_of
+
     sources: set[str] = set()  # that may declare them again
 
     async def deleted(operations: OperationsProtocol) -> list[str]:
@@ -251,17 +253,11 @@ def delete(choice: Selection, reason: str, where: StoreChoice, *, as_json: bool)
         print_json({"deleted": done, "come_back_with": sorted(sources)})
     elif done:
         click.echo(f"deleted {', '.join(done) if len(done) <= LINES_MAX else counted(len(done), 'job')}")
-        _warn_declared(sorted(sources))
+        for source in sorted(sources):
+            what = f"what {place_of(source)} declares comes back when a node of it is started: take it out there, too"
+            click.echo(what, err=True)
     else:
         _print_none(done)
-
-
-def _warn_declared(sources: Sequence[str]) -> None:
-    from pollux.app.operations.jobs import place_of
-
-    for source in sources:
-        what = f"what {place_of(source)} declares comes back when a node of it is started: take it out there, too"
-        click.echo(what, err=True)
 
 
 class JobRefusal(NamedTuple):
@@ -345,7 +341,13 @@ def print_job(shown: JobDetails, *, as_json: bool) -> None:
         return
     now = now_ms()
     version = (("version", shown.row.job.scheduler_version),) if shown.has_versions else ()
-    print_pairs((*_definition(shown.row), *version, *_past(shown.row, history, now), *_present(shown, now)))
+    present = (
+        ("next due", _moment_and_age(shown.row.job.next_due_ms, now)),
+        ("progress", shown.row.progress),
+        ("now", clean(shown.why.reason)),
+        ("cure", shown.why.cure),
+    )
+    print_pairs((*_definition(shown.row), *version, *_past(shown.row, history, now), *present))
     print_block("live runs", (f"{run.id}  {state_words(run)}" for run in shown.live))
 
 
@@ -392,7 +394,7 @@ def _past(row: JobRow, history: JobHistory, now: int) -> tuple[tuple[str, Any], 
     planned = f", planned every {span(fresh.planned_ms)}" if fresh.planned_ms else ""
     return (
         ("runs ended", memory.ended),
-        ("latest", _latest(history)),
+        ("latest", sparkline([mark.at_most_ms for mark in history.marks], [mark.failed for mark in history.marks])),
         ("succeeded", _rate(history)),
         ("took", _durations(memory, history)),
         ("last run", f"{row.last or 'none'} {_moment_and_age(memory.last_end_ms, now)}".strip()),
@@ -408,19 +410,6 @@ def _past(row: JobRow, history: JobHistory, now: int) -> tuple[tuple[str, Any], 
         ("skipped", ", ".join(f"{count} ({reason})" for reason, count in memory.skips.items())),
         ("last due", _moment_and_age(row.job.last_due_ms, now)),
     )
-
-
-def _present(shown: JobDetails, now: int) -> tuple[tuple[str, Any], ...]:
-    return (
-        ("next due", _moment_and_age(shown.row.job.next_due_ms, now)),
-        ("progress", shown.row.progress),
-        ("now", clean(shown.why.reason)),
-        ("cure", shown.why.cure),
-    )
-
-
-def _latest(history: JobHistory) -> str:
-    return sparkline([mark.at_most_ms for mark in history.marks], [mark.failed for mark in history.marks])
 
 
 def _rate(history: JobHistory) -> str:

@@ -291,7 +291,11 @@ def trigger(where: StoreChoice, *, as_json: bool) -> int:
       pollux trigger
       pollux trigger --json
     """
-    answer, nodes = where.ask(_triggered)
+
+    async def triggered(operations: OperationsProtocol) -> tuple[TriggerResult, list[Node]]:
+        return await operations.workers.trigger(), await operations.status.nodes()
+
+    answer, nodes = where.ask(triggered)
     if as_json:
         print_json({"triggered": answer})
         return 0
@@ -304,10 +308,6 @@ def trigger(where: StoreChoice, *, as_json: bool) -> int:
     if silent:
         notice(f"asked, but not answered in time: {', '.join(silent)}")
     return FAILED if silent else 0
-
-
-async def _triggered(operations: OperationsProtocol) -> tuple[TriggerResult, list[Node]]:
-    return await operations.workers.trigger(), await operations.status.nodes()
 
 
 def _with_version(leader: str, nodes: list[Node]) -> str:

@@ -112,11 +112,8 @@ def reload(
     if answer.refused and not replace:
         raise Conflict(f"{answer.source}: {answer.refused}", cure="it would be refused without --replace")
     if rollback and not as_json:
-        click.echo(clean(f"{answer.path} has an earlier text again{_where_kept(answer.aside)}"))
-
-
-def _where_kept(place: str) -> str:
-    return f"; what it held is in {place}" if place else ""
+        kept = f"; what it held is in {answer.aside}" if answer.aside else ""
+        click.echo(clean(f"{answer.path} has an earlier text again{kept}"))
 
 
 def _reloaded(where: StoreChoice, source: str, *, dry_run: bool, replace: bool) -> ReloadResult:
@@ -155,8 +152,10 @@ def _sent(where: StoreChoice, source: str, *, dry_run: bool) -> dict[str, str]:
 
 def _asked(where: StoreChoice, question: Callable[[OperationsProtocol], Awaitable[_T]], *, looks: bool = False) -> _T:
     """A node that reads this file if one answers here, else the file and the store; the file may have mistakes."""
-    if named := node_url(where.store):
-        _refuse_file(named, where)
+    if (named := node_url(where.store)) and _is_config_argument():
+        what = f"{named} has the texts of the file that it reads itself, and not those of {where.config}"
+        cure = "leave -c out, or ask on the machine of that file, without --url and POLLUX_URL"
+        raise InvalidInput(what, where="config", cure=cure)
     lost = None if named else _lost(where)
     try:
         url = _target_url(where, lost)
@@ -179,14 +178,6 @@ def _target_url(where: StoreChoice, lost: Config | None) -> str:
     if lost is None:
         return asyncio.run(address_of_target(place_of_target(where)))
     return lost.store if where.store else asyncio.run(node_or_store(lost))
-
-
-def _refuse_file(url: str, where: StoreChoice) -> None:
-    """A node that was named by its address does it with its own file, and not with one that the command line names."""
-    if _is_config_argument():
-        what = f"{url} has the texts of the file that it reads itself, and not those of {where.config}"
-        cure = "leave -c out, or ask on the machine of that file, without --url and POLLUX_URL"
-        raise InvalidInput(what, where="config", cure=cure)
 
 
 def _is_config_argument() -> bool:
