@@ -80,10 +80,10 @@ class AuditRecorder:
         """
         if len(puts) > DESCRIBED_MAX:
             return self.jobs_on_record("put", [put.job.id for put in puts])
-        lines = [
-            self.line("put", job.id, change_words(before[job.id], job) if job.id in before else _as_it_is("now", job))
-            for job in (put.job for put in puts)
-        ]
+        now_ms, lines = self._clock.now_ms(), []
+        for job in (put.job for put in puts):
+            words = change_words(before[job.id], job) if job.id in before else _as_it_is("now", job)
+            lines.append(AuditLine(now_ms, self._actor, "put", job.id, as_words(words)))  # an id needs no redaction
         return Audit(tuple(lines), each=True)
 
     async def _before(self, puts: Sequence[JobPut]) -> dict[str, Job | None]:
