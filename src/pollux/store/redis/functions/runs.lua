@@ -108,7 +108,11 @@ end
 function runs.read(id)
   local run = op.runs[id]
   if run == nil then
-    local state = call("HGET", op.keys.run .. id, "s")
+    local key = op.keys.run .. id
+    local state = redis.pcall("HGET", key, "s")
+    if type(state) == "table" then -- an error: asked again, it names the key
+      state = call("HGET", key, "s")
+    end
     run = state and runs.unpacked(id, state) or false
     op.runs[id] = run
   end
@@ -294,10 +298,10 @@ writes.writers[#writes.writers + 1] = {
 
 -- a live run ends
 function runs.finish(run, state, finished)
-  local keys = op.keys
+  local keys, key = op.keys, run.key
   runs.step_out(run)
-  if run.key and field_of(keys.unique, run.key) == run.id then
-    hdel(keys.unique, run.key)
+  if key and field_of(keys.unique, key) == run.id then
+    hdel(keys.unique, key)
   end
   local place = pad(run.due) .. run.id
   zrem(keys.live, place)

@@ -99,12 +99,33 @@ function streams.drop_surplus(pr, node)
   end
 end
 
--- Acknowledged and deleted together; but the entry that was delivered last stays until a later one is delivered, unless it
--- is the only one: behind a deleted one the server could not tell how many there are to come.
+-- Delete what lies before the first entry that is still pending; true if all of `count` entries did.
+local function trim(stream, last, count)
+  local pending = redis.pcall("XPENDING", stream, GROUP, "-", "+", "1")
+  if pending.err or last == "" then
+    return false
+  end
+  if not pending[1] then -- all that was delivered is done
+    local ms, number = string.match(last, "^(%d+)-(%d+)$")
+    call("XTRIM", stream, "MINID", ms .. "-" .. text(number + 1))
+    return true
+  end
+  return call("XTRIM", stream, "MINID", pending[1][1]) >= count
+end
+
+-- Acknowledged and deleted together; but of those that lie behind a pending one the entry that was delivered last stays until a
+-- later one is delivered, unless it is the only one: behind a deleted one the server could not tell how many are to come.
 local function drop_spent(pr)
-  local stream, ids, gone = op.here.streams[pr], op.part.spent[pr], {}
-  local last, kept = count_of(LAST[pr]), count_of(KEPT[pr])
+  local stream, ids, last, kept = op.here.streams[pr], op.part.spent[pr], count_of(LAST[pr]), count_of(KEPT[pr])
+  local gone, count = {}, #ids
   op.part.spent[pr] = {}
+  for first = 1, count, PAY_MAX do
+    redis.pcall("XACK", stream, GROUP, unpack(ids, first, math.min(first + PAY_MAX - 1, count)))
+  end
+  if count > 0 and trim(stream, last, count + (kept ~= "" and 1 or 0)) then
+    set_count(KEPT[pr], "")
+    return
+  end
   if kept ~= "" and kept ~= last then
     gone[1], kept = kept, ""
   end
@@ -114,9 +135,6 @@ local function drop_spent(pr)
     else
       gone[#gone + 1] = id
     end
-  end
-  for first = 1, #ids, PAY_MAX do
-    redis.pcall("XACK", stream, GROUP, unpack(ids, first, math.min(first + PAY_MAX - 1, #ids)))
   end
   for first = 1, #gone, PAY_MAX do
     call("XDEL", stream, unpack(gone, first, math.min(first + PAY_MAX - 1, #gone)))

@@ -60,7 +60,7 @@ local function write(key, batch)
 end
 
 local function batch_of(kind, key)
-  local batch = { kind = kind, puts = {}, drops = {} }
+  local batch = { kind = kind, puts = {}, drops = {}, drop_count = 0 }
   op.gathered[key] = batch
   return batch
 end
@@ -105,8 +105,8 @@ function writes.zrem(key, member)
   if batch.puts[1] then
     forget_add(batch, member)
   end
-  local drops = batch.drops
-  drops[#drops + 1] = member
+  local count = batch.drop_count + 1
+  batch.drops[count], batch.drop_count = member, count
 end
 
 -- a field of a hash and its value
