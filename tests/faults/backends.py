@@ -15,7 +15,6 @@ from pollux.store.contract import Store
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.store import PostgresStore
 from pollux.store.redis import RedisStore
-from pollux.store.redis.library import library
 from tests.faults.proxy import Proxy
 from tests.servers import postgres, redis
 
@@ -36,7 +35,7 @@ class Backend(NamedTuple):
 
 
 def _redis_plans(request: bytes) -> bool:
-    return library().full_name("advance").encode() in request
+    return b"_advance\r\n" in request  # `FCALL pollux_<hash>_advance`
 
 
 def _postgres_plans(request: bytes) -> bool:
