@@ -10,7 +10,7 @@ import pytest
 from pollux import Pollux, every
 from pollux.cli.top.screen import Top
 from pollux.client.rpc_codec import packed_answer, raised, record_of, verb_of
-from pollux.errors import Illegible, NotFound, StoreError, Unreadable
+from pollux.errors import Conflict, Illegible, NotFound, StoreError, Unreadable
 from pollux.events import JobUnreadable
 from pollux.model import Done, Interval, Job, RunState
 from pollux.store.contract import RunFilter
@@ -153,7 +153,8 @@ async def test_what_was_spoilt_by_hand_is_no_worse(app, hand):
 
 
 async def test_a_version_is_left_with_it_by_name(app):
-    assert (await app.operations.versions.left_in(2)).jobs == ("w", "y", "x")
+    with pytest.raises(Conflict, match=r"3 jobs \(w, y, x\)"):
+        await app.operations.versions.finish_version(2)
 
 
 # the API

@@ -29,17 +29,9 @@ VERSION_HEADER = "Pollux-Version"
 LOOKS = frozenset(  # verbs that only read: they may be repeated
     {
         *("get_job", "find_job", "jobs_by_id", "list_jobs", "get_run", "find_run", "list_runs", "overdue", "counts"),
-        *("stops", "nodes", "why", "list_audit", "verify_audit", "list_versions", "compare", "left_in", "overview"),
-        *(
-            "list_settings",
-            "drained_workers",
-            "file_versions",
-            "file_in_force",
-            "options_in_force",
-            "list_tokens",
-            "dump",
-            "health_document",
-        ),
+        *("stops", "nodes", "why", "list_audit", "verify_audit", "list_versions", "compare", "overview", "dump"),
+        *("list_settings", "drained_workers", "file_versions", "file_in_force", "options_in_force", "list_tokens"),
+        "health_document",
     }
 )
 _INSIDE = frozenset({"self", "connection", "unknown"})  # arguments that cannot leave the process
@@ -68,7 +60,7 @@ def file_mark(url: str) -> str:
 
 
 class RpcVerb(NamedTuple):
-    group: str  # of `OperationsContract`
+    group: str  # of `OperationsProtocol`
     name: str
     names: tuple[str, ...]  # of its arguments, in order
     refs: frozenset[str]  # those that mean a job, by its id, a Job or a function

@@ -108,7 +108,7 @@ class VersionOperations(OperationGroup):
             figures.append(_figures(version, counted, runs, is_cut=is_cut))
         return figures
 
-    async def left_in(self, number: int) -> VersionRemainder:
+    async def _left_in(self, number: int) -> VersionRemainder:
         """What is left of a version, which keeps it from being finished."""
         counts = await self._store.of_version(check_version(number)).counts()
         where_jobs = JobFilter(scheduler_version=number)
@@ -127,7 +127,7 @@ class VersionOperations(OperationGroup):
 
     async def finish_version(self, number: int) -> None:
         """Delete a version.  Raises `Conflict` with what is left of it, if anything is."""
-        left = await self.left_in(number)
+        left = await self._left_in(number)
         if left:
             raise Conflict(_in_words(number, left))
         audit = self._audit.on_record("finish", f"version {number}")

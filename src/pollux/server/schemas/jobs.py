@@ -24,9 +24,6 @@ from pollux.server.schemas.reading import UnfitBody
 from pollux.units import DURATION_MAX_MS, SECOND_MS, format_moment, format_ms
 
 ID_PATTERN = r"^[A-Za-z0-9._:/\-]{1,200}$"
-NOT_READ = frozenset(  # read-only fields of an answer; a body may have them and they are ignored
-    {"state", "held", "schedule", "next_due_at", "last_due_at", "last", "source", "release", "declared"}
-)
 PRINTED = r"^([^\p{C}\p{Z}]| )*$"  # what `str.isprintable` allows
 PrintedText = Annotated[str, Meta(max_length=200)]
 JobId = Annotated[  # `check_id` reports an invalid one
