@@ -196,7 +196,7 @@ def idle(session: Session) -> None:
 
 
 def watched(place: RedisPlace, seconds: float) -> list[str]:
-    """The names of all commands that clients send for so long; MONITOR writes `+17.5 [0 host:port] "EVALSHA" "..."`."""
+    """The names of all commands that clients send for so long; MONITOR writes `+17.5 [0 host:port] "FCALL" "..."`."""
     place_of = urlsplit(place.url)
     until = time.monotonic() + seconds
     heard = b""
