@@ -79,7 +79,7 @@ def test_what_is_found_is_told_with_exit_code_1_and_repaired_on_demand(pollux):
     answer = pollux("store", "check", *WHERE)
     assert answer.code == 1
     assert "counts: a count differs from what is there" in answer.out
-    assert "are told" in answer.out
+    assert "are counted" in answer.out
     assert "`pollux store check --repair` repairs" in answer.err
     assert "written anew (counts" in pollux.ok("store", "check", "--repair", *WHERE).err
     assert pollux.ok("store", "check", *WHERE).out.startswith("ok: ")
