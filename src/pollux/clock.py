@@ -212,7 +212,7 @@ class Deadlines:
     """Deadlines of all calls in progress, with one timer set to the earliest."""
 
     def __init__(self) -> None:
-        self._open: set[CutOff] = set()
+        self._open: dict[CutOff, None] = {}  # in the order in which they began
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # the time the timer was set to; a loop may round it
@@ -220,15 +220,15 @@ class Deadlines:
     def enter(self, seconds: float) -> CutOff:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # the timer of a loop that has ended never fires
-            self._loop, self._timer, self._open = loop, None, set()
+            self._loop, self._timer, self._open = loop, None, {}
         cut_off = CutOff(loop.time() + seconds, loop)
-        self._open.add(cut_off)
+        self._open[cut_off] = None
         if self._timer is None or cut_off.at < self._due:
             self._set_timer(cut_off.at)
         return cut_off
 
     def leave(self, cut_off: CutOff) -> None:
-        self._open.discard(cut_off)
+        self._open.pop(cut_off, None)
         cut_off.leave()
 
     def _set_timer(self, at: float) -> None:
@@ -244,7 +244,7 @@ class Deadlines:
             if now - cut_off.at > LATE_S and not cut_off.late_s:
                 cut_off.late_s, cut_off.at = now - cut_off.at, now + GRACE_S
                 continue
-            self._open.discard(cut_off)
+            self._open.pop(cut_off, None)
             cut_off.end()
         if self._open:
             self._set_timer(min(each.at for each in self._open))

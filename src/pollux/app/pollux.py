@@ -74,6 +74,7 @@ class Pollux:
 
     node_id = ""
     program = ""  # the command that starts this app; empty: the one that started this process
+    place = ""  # machine and process in the node's id; empty: those that it runs in
     crew: NodeRuntime | None = None  # while it runs
     reloader: Reloader | None = None
     steward: SettingsWatcher | None = None
@@ -319,7 +320,8 @@ class Pollux:
         self._alongside.set_out(self.crew, self._is_well)
 
     async def _start_crew(self, *, replace: bool) -> NodeRuntime:
-        self.node_id = f"{platform.node()}:{os.getpid()}:{new_id(self._clock.now_ms(), self._dice)[-8:]}"
+        place = self.place or f"{platform.node()}:{os.getpid()}"
+        self.node_id = f"{place}:{new_id(self._clock.now_ms(), self._dice)[-8:]}"
         crew = NodeRuntime(
             self._store,
             self._registry,

@@ -123,8 +123,8 @@ class SharedState:
     def __init__(self) -> None:
         self.lock = Lock()
         self.bells = MemoryNotifier()
-        self.rung: set[tuple[str, int]] = set()  # what is new for those who wait, and in which version
-        self.asked: set[str] = set()  # owners of leased runs that were asked to stop
+        self.rung: dict[tuple[str, int], None] = {}  # what is new for those who wait, and in which version
+        self.asked: dict[str, None] = {}  # owners of leased runs that were asked to stop
         self.states: dict[int, VersionState] = {}
 
         self.jobs: dict[str, StoredJobFields] = {}
@@ -343,7 +343,7 @@ class VersionState:
         if run.state is READY:
             self.ready += 1
             heappush(self.lines[run.priority - 1], (run.visible_ms, next(self.house.seq), run.id))
-            self.house.rung.add(("runs", self.version))
+            self.house.rung["runs", self.version] = None
         else:
             self.held += 1
 
@@ -423,7 +423,7 @@ class VersionState:
         if run.cancel:
             return False
         self.live[run.id] = replace(run, cancel=reason or "cancelled")
-        self.house.asked.add(run.owner)
+        self.house.asked[run.owner] = None
         return True
 
     # feed
@@ -432,7 +432,7 @@ class VersionState:
         self.entries[next(self._entry_ids)] = entry
         if type(entry) is Ended:
             self.ends += len(entry.ends)
-        self.house.rung.add(("feed", self.version))
+        self.house.rung["feed", self.version] = None
 
     def tell_told(self, told: FeedWrites) -> None:
         """One entry of a kind in each version that is concerned."""

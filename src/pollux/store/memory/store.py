@@ -156,9 +156,9 @@ class MemoryBackend:
             answer = verb(self.state, *args)
             rung, asked = shared.rung, shared.asked
             if rung:
-                shared.rung = set()
+                shared.rung = {}
             if asked:
-                shared.asked = set()
+                shared.asked = {}
         for kind, version in rung:
             shared.bells.ring(kind, version)
         for owner in asked:
