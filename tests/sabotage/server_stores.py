@@ -371,7 +371,7 @@ ON_POSTGRES = (
             "token = $1::text || ':' || (q.fence + 1)",
             "token = left($1::text, 0) || 't'",
         ),
-        Patch("store/postgres/claim.py", 'f"{token}:{row[FENCE]}"', '"t"'),
+        Patch("store/postgres/claim.py", 'f"{request.token}:{row[FENCE]}"', '"t"'),
         Patch("store/relational/rows.py", 'f"{token}:1"', '"t"'),
         tests=(POSTGRES + TOKEN,),
     ),

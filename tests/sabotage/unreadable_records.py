@@ -68,7 +68,13 @@ RUNS = (
     Sabotage(
         "spoilt.postgres",
         STAYS,
-        (Patch("store/postgres/claim.py", 'undecodable[row[SEQ]] = f"it cannot be read ({error})"', "raise error"),),
+        (
+            Patch(
+                "store/relational/claim.py",
+                'dead.append(Settlement(each.run_id, each.token, Dead(f"it cannot be read ({error})")))',
+                "raise error",
+            ),
+        ),
         (IN_POSTGRES + DIES + "[payload]",),
     ),
     Sabotage(

@@ -300,21 +300,24 @@ async def spoil(plain, store, statement):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    "wrong",
     [
-        ("UPDATE {s}.runs SET payload = 'not json' WHERE id = 'bad'", "it cannot be read"),
-        ("UPDATE {s}.runs SET cause = 77 WHERE id = 'bad'", "it cannot be read"),
-        ("UPDATE {s}.queue SET fence = 3; UPDATE {s}.runs SET tried = '[7]' WHERE id = 'bad'", "it cannot be read"),
+        "UPDATE {s}.runs SET payload = 'not json' WHERE id = 'bad'",
+        "UPDATE {s}.runs SET cause = 77 WHERE id = 'bad'",
+        "UPDATE {s}.queue SET fence = 3; UPDATE {s}.runs SET tried = '[7]' WHERE id = 'bad'",
     ],
     ids=["payload", "cause", "tried"],
 )
-async def test_a_run_that_cannot_be_read_dies_of_it_and_the_others_are_run(plain, store, wrong, words):
+async def test_a_run_that_cannot_be_read_dies_of_it_and_the_others_are_run(plain, store, wrong):
+    """The dead letter keeps what cannot be read as it was."""
     await spoil(plain, store, wrong)
 
     assert sorted(await claim(store)) == ["good", "next"]
-    [dead] = (await store.list_runs(RunFilter(states=(RunState.DEAD,)))).runs
-    assert dead.id == "bad"
-    assert words in dead.error
+    schema = store.backend.address.schema
+    error = await plain.fetchval(f"SELECT error FROM {schema}.history WHERE id = 'bad' AND state = 4")
+    assert "it cannot be read" in error
+    with pytest.raises(StoreError, match="run 'bad' cannot be read"):
+        await store.list_runs(RunFilter(states=(RunState.DEAD,)))
     counts = await store.counts()
     assert (counts.leased, counts.dead) == (2, 1)
 

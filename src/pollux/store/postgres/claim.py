@@ -17,9 +17,9 @@ import asyncpg
 from asyncpg import UniqueViolationError
 
 from pollux.clock import Clock
-from pollux.model import PROGRESS_CHARS_MAX, End, Job, Run, RunState
+from pollux.model import PROGRESS_CHARS_MAX, Job, Run
 from pollux.store.clock_jumps import JumpGuard
-from pollux.store.contract import Answer, Claimed, Renewal, Renewed
+from pollux.store.contract import Answer, Claimed, Renewal, Renewed, Settlement
 from pollux.store.decoding import UNREADABLE, HandedBack, LeasedRow
 from pollux.store.job_cache import JobCache
 from pollux.store.postgres.database import PostgresDatabase, Verb, WakeWaiters
@@ -27,9 +27,9 @@ from pollux.store.postgres.rows import COLUMNS, columns, got, leased_run, put
 from pollux.store.postgres.rows import run as run_of
 from pollux.store.postgres.settle import SettleCache, settle
 from pollux.store.postgres.transaction import PostgresTransaction
-from pollux.store.relational.claim import CLAIMS_MAX, LOST_MAX, first_of, lose
-from pollux.store.relational.feed_entries import JOB_GONE, end_unrun
-from pollux.store.relational.rows import DEAD, HISTORY_DEAD, LEASED, Row
+from pollux.store.relational.claim import CLAIMS_MAX, LOST_MAX, HandBack, decode_claim, first_of, lose
+from pollux.store.relational.feed_entries import JOB_GONE
+from pollux.store.relational.rows import DEAD, LEASED, Row
 from pollux.store.relational.runs import cancel_waiting
 from pollux.store.relational.settle import prepare
 from pollux.store.relational.wakeup import RUNS
@@ -79,9 +79,7 @@ class ClaimedParts(NamedTuple):
     runs: list[Run]
     jobs: dict[str, Job]
     orphans: list[int]  # runs without a job, by their numbers
-    undecodable: dict[int, str]  # runs that cannot be read, and why
-    unreadable: list[LeasedRow]  # runs whose job cannot be read
-    reasons: dict[str, str]  # why, by job
+    settlements: list[Settlement]  # of runs that cannot be decoded, or whose job cannot be
 
 
 class ClaimStep(NamedTuple):
@@ -95,7 +93,7 @@ class ClaimStep(NamedTuple):
 
 
 async def take(
-    tx: PostgresTransaction, cache: JobCache, request: ClaimRequest, step: ClaimStep
+    tx: PostgresTransaction, cache: JobCache, request: ClaimRequest, step: ClaimStep, handed_back: HandedBack
 ) -> tuple[ClaimAnswer, ClaimedParts | None]:
     """What the look found, and what was leased; None: something else comes first, or nothing is visible."""
     about = (request.token, tx.given_ms, tx.version, step.order, step.feed_max, step.limit)
@@ -107,58 +105,51 @@ async def take(
         raise
     now_ms, high, normal, low, ends_ms, parts, ends, stops, clock_ms, chosen = last[-1]
     seen = ClaimAnswer(now_ms, (high, normal, low), ends_ms, parts, ends, stops, clock_ms)
-    return seen, None if chosen is None else await _taken(tx, found, cache, request, now_ms)
+    if chosen is None:
+        return seen, None
+    hand_back = partial(handed_back.settlements, node=request.node, now_ms=now_ms)
+    return seen, await _taken(tx, found, cache, request, now_ms + request.lease_ms, hand_back)
 
 
 async def _taken(
-    tx: PostgresTransaction, found: Sequence[Row], cache: JobCache, request: ClaimRequest, now_ms: int
+    tx: PostgresTransaction,
+    found: Sequence[Row],
+    cache: JobCache,
+    request: ClaimRequest,
+    until_ms: int,
+    hand_back: HandBack,
 ) -> ClaimedParts:
-    rows: list[Row] = []
-    jobs: dict[str, Job] = {}
-    reasons: dict[str, str] = {}
-    for row in found:
-        if row[JOB] is not None:
-            rows.append(row)
-        else:
-            revision, job_id, _, next_due_ms, *_, last_due_ms, _, memory, _ = row
-            written = (job_id, revision, next_due_ms, last_due_ms, memory, row[DEFINITION], row[VERSION])
-            try:
-                jobs[job_id] = cache.job(written)
-            except UNREADABLE as error:
-                reasons[job_id] = str(error)
-    rows.sort(key=_PLACE)
-    orphans = [row[SEQ] for row in rows if row[JOB] not in jobs and row[JOB] not in reasons]
-    met = [row for row in rows if row[JOB] in reasons] if reasons else []
-    unreadable = [LeasedRow(row[1], f"{request.token}:{row[FENCE]}", row[JOB], row[FENCE]) for row in met]
-    if orphans or unreadable:
-        rows = [row for row in rows if row[JOB] in jobs]
-    undecodable: dict[int, str] = {}
-    runs = await _delivered(tx, rows, request, now_ms + request.lease_ms, undecodable)
-    found_rows = [_found_row(row, request.token, tx.version) for row in rows]
-    return ClaimedParts(found_rows, runs, jobs, orphans, undecodable, unreadable, reasons)
-
-
-async def _delivered(
-    tx: PostgresTransaction, rows: Sequence[Row], request: ClaimRequest, until_ms: int, undecodable: dict[int, str]
-) -> list[Run]:
-    """Runs that were delivered before come with whole rows; those that cannot be decoded go to `undecodable`."""
+    """Runs that were delivered before are read whole."""
+    rows = sorted([row for row in found if row[JOB] is not None], key=_PLACE)
+    job_rows = {row[1]: _job_row(row) for row in found if row[JOB] is None}
+    orphans = [row[SEQ] for row in rows if row[JOB] not in job_rows]
     again = [row[SEQ] for row in rows if row[FENCE] > 1]
     whole = {row[SEQ]: row[1:] for row in await tx.fetch("claim.whole", again)} if again else {}
-    runs: list[Run] = []
-    for row in rows:
-        try:
-            if row[FENCE] == 1:
-                runs.append(leased_run(row, request.token, request.node, until_ms, tx.version))
-            elif row[SEQ] in whole:
-                runs.append(run_of(whole[row[SEQ]]))
-        except UNREADABLE as error:
-            undecodable[row[SEQ]] = f"it cannot be read ({error})"
-    return runs
+
+    def delivered(row: Row) -> Run:
+        if row[FENCE] == 1:
+            return leased_run(row, request.token, request.node, until_ms, tx.version)
+        return run_of(whole[row[SEQ]])
+
+    leased = [
+        (LeasedRow(row[1], f"{request.token}:{row[FENCE]}", row[JOB], row[FENCE]), row)
+        for row in rows
+        if row[JOB] in job_rows and (row[FENCE] == 1 or row[SEQ] in whole)
+    ]
+    runs, jobs, settlements = decode_claim(leased, delivered, job_rows, cache.job, hand_back)
+    settled = {each.run_id for each in settlements}
+    found_rows = [_found_row(row, each.token, tx.version) for each, row in leased if each.run_id not in settled]
+    return ClaimedParts(found_rows, runs, jobs, orphans, settlements)
+
+
+def _job_row(row: Row) -> Row:
+    revision, job_id, _, next_due_ms, *_, last_due_ms, _, memory, _ = row
+    return (job_id, revision, next_due_ms, last_due_ms, memory, row[DEFINITION], row[VERSION])
 
 
 def _found_row(row: Row, token: str, version: int) -> Row:
-    """In the order of `Found`, as far as it is sure; then its version."""
-    return (row[1], row[0], f"{token}:{row[FENCE]}", LEASED, "", row[2], row[3], row[4], row[10], version)
+    """In the order of `FoundRun`, as far as it is sure; then its version."""
+    return (row[1], row[0], token, LEASED, "", row[2], row[3], row[4], row[10], version)
 
 
 async def forget(tx: PostgresTransaction) -> None:
@@ -173,22 +164,6 @@ async def sweep_orphans(tx: PostgresTransaction, seqs: Sequence[int], token: str
     """Cancel what was just leased and has no job any more."""
     orphans = [row for row in await tx.fetch("claim.ours", seqs, token) if not row[8]]
     tx.add_ends(await cancel_waiting(tx, orphans, [JOB_GONE] * len(orphans)))
-
-
-async def bury_undecodable(tx: PostgresTransaction, undecodable: dict[int, str], token: str, now_ms: int) -> None:
-    """Runs that were just leased and cannot be decoded are dead, with the reason."""
-    ours = await tx.fetch("claim.ours", list(undecodable), token)
-    if not ours:
-        return
-    await tx.fetch("claim.clear", [row[SEQ] for row in ours])
-    over = [(row[SEQ], 0, DEAD, HISTORY_DEAD, "", undecodable[row[SEQ]], True) for row in ours]
-    await tx.fetch("claim.end", *columns(over, 7), now_ms)
-    tx.shared.dead += len(ours)
-    ends: list[tuple[int, End]] = []
-    for row in ours:
-        tx.counters_of(row[7]).leased -= 1
-        ends.append((row[7], end_unrun(row[2:7], RunState.DEAD, now_ms, failed=True, error=undecodable[row[SEQ]])))
-    tx.add_ends(ends)
 
 
 async def clock_came_back(tx: PostgresTransaction, now_ms: int, clock_ms: int) -> None:
@@ -358,17 +333,15 @@ class Claimer:
         if taken.orphans:
             sweep = partial(sweep_orphans, seqs=taken.orphans, token=request.token)
             await self._write(sweep, seen.now_ms)
-        if taken.undecodable:
-            bury = partial(bury_undecodable, undecodable=taken.undecodable, token=request.token, now_ms=seen.now_ms)
-            await self._write(bury, seen.now_ms)
-        if taken.unreadable:
-            back = self._handed_back.settlements(taken.unreadable, taken.reasons, request.node, seen.now_ms)
-            await self._write(partial(settle, items=[prepare(each) for each in back]), seen.now_ms)
+        if taken.settlements:
+            items = [prepare(each) for each in taken.settlements]
+            await self._write(partial(settle, items=items), seen.now_ms)
 
     async def _step(
         self, request: ClaimRequest, step: ClaimStep, now_ms: int | None
     ) -> tuple[ClaimAnswer, ClaimedParts | None]:
-        return await self._read(partial(take, cache=self._cache, request=request, step=step), now_ms)
+        verb = partial(take, cache=self._cache, request=request, step=step, handed_back=self._handed_back)
+        return await self._read(verb, now_ms)
 
     async def _read(self, verb: Verb[T], now_ms: int | None = None) -> T:
         return await self._database.read(verb, self._version, now_ms)

@@ -79,19 +79,13 @@ ORDER BY c.part, taken.place;
 -- name: whole
 SELECT r.seq, {live_columns} FROM {s}.queue AS q JOIN {s}.runs AS r ON r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq WHERE q.seq = ANY($1::bigint[]);
 
--- Leased to us just now, and they cannot be run.
+-- Leased to us just now: have they a job?
 -- name: ours
 SELECT q.seq, q.state, r.id, r.job_id, r.due_ms, r.cause, r.gated, q.version,
   EXISTS (SELECT 1 FROM {s}.jobs WHERE jobs.id = r.job_id)
 FROM {s}.queue AS q JOIN {s}.runs AS r ON r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq
 WHERE q.seq = ANY($1::bigint[]) AND q.state + 0 = 2 AND q.token = $2::text || ':' || q.fence
 ORDER BY q.seq FOR UPDATE OF q;
-
--- What cannot be read goes, so that the rest can be.
--- name: clear
-UPDATE {s}.runs AS r
-SET payload = NULL, result = NULL, tried = NULL, cause = CASE WHEN cause BETWEEN 0 AND 2 THEN cause ELSE 2 END
-FROM {s}.queue AS q WHERE q.seq = ANY($1::bigint[]) AND r.job_id = q.job_id AND r.later = q.later AND r.seq = q.seq;
 
 -- name: forget
 DELETE FROM {s}.claims WHERE n = ANY(ARRAY(
