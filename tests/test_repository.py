@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from importlib import metadata
 from itertools import combinations
@@ -221,3 +222,8 @@ def test_the_package_declares_what_it_imports():
 
 def test_the_package_declares_only_what_it_imports():
     assert declared() - imported() - NEVER_IMPORTED == set()
+
+
+def test_no_name_of_a_test_file_stands_in_two_rings():
+    files = Counter(path.name for path in (REPOSITORY / "tests").rglob("test_*.py"))
+    assert [name for name, count in files.items() if count > 1] == []
