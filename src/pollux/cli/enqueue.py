@@ -163,8 +163,7 @@ def enqueue(
     async def followed(operations: OperationsProtocol, accepted: RunAccepted) -> tuple[Run, RunAccepted]:
         run = accepted.run
         if not as_json:
-            look = "" if wait else f"; see it with `pollux runs show {run.id} --follow`"
-            click.echo(f"{_answer_words(accepted)}{look}")
+            click.echo(_answer_words(accepted, is_followed=wait))
         await _print_hints(operations, run)
         return (await follow(operations, run.id, quiet=as_json, wait_ms=wait_ms) if wait else run), accepted
 
@@ -233,12 +232,11 @@ def _value(text: str) -> Any:
         return text
 
 
-def _answer_words(accepted: RunAccepted) -> str:
+def _answer_words(accepted: RunAccepted, *, is_followed: bool) -> str:
     run, now = accepted.run, now_ms()
-    if not accepted.is_new:
-        return _words(accepted)
     due = f", due {ago(run.due_ms, now=now)}" if run.due_ms > now + 1_000 else ""
-    return f"run {run.id} of job {run.job_id} is {run.shown_state(now)}{due}"
+    words = f"run {run.id} of job {run.job_id} is {run.shown_state(now)}{due}" if accepted.is_new else _words(accepted)
+    return words if is_followed else f"{words}; see it with `pollux runs show {run.id} --follow`"
 
 
 def _words(accepted: RunAccepted) -> str:

@@ -100,9 +100,8 @@ def reload(
     if as_file and not dry_run:
         raise InvalidInput("--as is about what would change", cure="give it with --dry-run")
     if versions:
-        _print_versions(
-            _asked(where, lambda operations: operations.config_file.file_versions(), looks=True), as_json=as_json
-        )
+        kept = _asked(where, lambda operations: operations.config_file.file_versions(), looks=True)
+        _print_versions(kept, as_json=as_json)
         return
     if rollback:
         answer = _asked(where, lambda operations: operations.config_file.rollback(to, replace=replace))
@@ -112,8 +111,8 @@ def reload(
     if answer.refused and not replace:
         raise Conflict(f"{answer.source}: {answer.refused}", cure="it would be refused without --replace")
     if rollback and not as_json:
-        kept = f"; what it held is in {answer.aside}" if answer.aside else ""
-        click.echo(clean(f"{answer.path} has an earlier text again{kept}"))
+        saved = f"; what it held is in {answer.aside}" if answer.aside else ""
+        click.echo(clean(f"{answer.path} has an earlier text again{saved}"))
 
 
 def _reloaded(where: StoreChoice, source: str, *, dry_run: bool, replace: bool) -> ReloadResult:
