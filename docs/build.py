@@ -150,12 +150,16 @@ def routes() -> str:
     return "\n\n".join(parts)
 
 
+# Read-only fields of an answer; a body may have them, and they are ignored.
+_ANSWERED = {"state", "held", "schedule", "next_due_at", "last_due_at", "last", "source", "release", "declared"}
+
+
 def job_body() -> str:
     """All that can be sent of a job."""
-    from pollux.server.schemas.jobs import NOT_READ, JobBody
+    from pollux.server.schemas.jobs import JobBody
 
     _, components = msgspec.json.schema_components([JobBody])
-    fields = {name: schema for name, schema in components["JobBody"]["properties"].items() if name not in NOT_READ}
+    fields = {name: schema for name, schema in components["JobBody"]["properties"].items() if name not in _ANSWERED}
     rows = [(f"`{name}`", _type(schema), SENT.get(name) or JOB[name]) for name, schema in fields.items()]
     return _table(("field", "kind", "meaning"), rows)
 
