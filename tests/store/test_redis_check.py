@@ -266,7 +266,7 @@ async def test_each_version_has_its_own_lines_and_counts(url, hand):
     seen = await found(url)
     assert seen["places"].shown == (f"{ready[0]}: is ready, but not in v1:queue:2",)
     assert "v1:held" in seen["members"].shown[0]
-    assert "ends in version 1: 77 are told" in seen["counts"].shown[0]
+    assert "ends in version 1: 77 are counted" in seen["counts"].shown[0]
     await repair(url)
     assert await rules(url) == []
 
@@ -327,8 +327,8 @@ async def test_wrong_counts_are_counted_again(url, hand):
     await hand("ZADD", "counters", 7, "job0")
     await hand("ZADD", "counters", 7, "ghost")
     seen = (await found(url))["counts"]
-    assert "ends in version 2: 99 are told, 4 are there" in seen.shown
-    assert "finished runs of ghost: 7 are told, 0 are there" in seen.shown
+    assert "ends in version 2: 99 are counted, 4 are there" in seen.shown
+    assert "finished runs of ghost: 7 are counted, 0 are there" in seen.shown
     await repair(url)
     assert await rules(url) == []
 

@@ -56,10 +56,10 @@ _RULES = {
     "library": "the functions of the server cannot be loaded",
     "foreign": "a key under our prefix is not ours",
     "records": "a record cannot be read",
-    "places": "a run does not stand where it says that it stands",
+    "places": "a run is not in the index of its state",
     "members": "a queue or index names a run that is not in it",
     "leases": "a leased run has no token",
-    "orphans": "a run waits for a job that is gone",
+    "orphans": "a run waits for a job that is deleted",
     "versions": "a run is in another version than its job",
     "jobs": "a job is not in its list, or among the due times",
     "counts": "a count differs from what is there",
@@ -75,7 +75,7 @@ async def check(url: str, report: Report) -> CheckReport:
 
 
 async def repair(url: str) -> None:
-    """Put runs and jobs where they say that they stand, take away what names nobody, and count again."""
+    """Put runs and jobs into the indexes of their state, remove members without a run, and count again."""
     async with _connected(url) as walk:
         walk.mends = True
         await walk.look(lambda *_: None)
@@ -148,7 +148,7 @@ class _Walk:
             for each in finding(rule, what, self._wrong[rule], can_repair=rule in _CAN_REPAIR)
         ]
 
-    def _say(self, rule: str, words: str) -> None:
+    def _add(self, rule: str, words: str) -> None:
         if len(self._wrong[rule]) < FOUND_MAX and words not in self._wrong[rule]:  # SCAN may answer a key twice
             self._wrong[rule].append(words)
 
@@ -162,10 +162,10 @@ class _Walk:
             await self._ask("FUNCTION", "LOAD", library().text)
         except exceptions.ResponseError as error:
             if LOADED not in str(error):
-                self._say("library", str(error))
+                self._add("library", str(error))
 
     async def _are_ours(self) -> bool:
-        """The keys that every store has.  As long as one is somebody else's, nothing behind it can be looked at."""
+        """The keys that every store has.  As long as one is of another type, nothing behind it can be looked at."""
         return all([await self._check_type(key, TYPES.get(key, "zset")) for key in KEYS])
 
     async def _scan(self) -> AsyncIterator[list[str]]:
@@ -193,7 +193,7 @@ class _Walk:
             elif not has_name and self._is_of_the_store_around(key):
                 continue
             elif not has_name or not (kind in {"job", "claim", *OF_JOBS} or await self._is_namespace(kind)):
-                self._say("foreign", f"{self._address.prefix}:{key}")
+                self._add("foreign", f"{self._address.prefix}:{key}")
         for start in range(0, len(runs), PAGE):
             await self._look_at_runs(runs[start : start + PAGE])
 
@@ -216,7 +216,7 @@ class _Walk:
         found = (await self._ask("TYPE", f"{self._address.prefix}:{key}")).decode()
         if found in (kind, "none"):
             return True
-        self._say("foreign", f"{self._address.prefix}:{key} is a {found}, and should be a {kind}")
+        self._add("foreign", f"{self._address.prefix}:{key} is a {found}, and should be a {kind}")
         return False
 
     async def _all_versions(self) -> list[int]:
@@ -236,11 +236,11 @@ class _Walk:
         wrong = await self._link.run("check_runs", ids=ids)
         unreadable = {run_id for run_id, rule, _ in wrong if rule == "records"}
         for run_id, rule, words in wrong:
-            self._say(rule, f"{run_id}: {words}")
+            self._add(rule, f"{run_id}: {words}")
         found = await self._link.run_raw("get_runs", ids=[run_id for run_id in ids if run_id not in unreadable])
         for row in codec.run_parts(found):
             if error := _unreadable(lambda row=row: row[1] and codec.run(row)):  # type: ignore[misc]
-                self._say("records", f"{row[0].decode(errors='replace')}: {error}")
+                self._add("records", f"{row[0].decode(errors='replace')}: {error}")
         misplaced = sorted({run_id for run_id, rule, _ in wrong if rule == "places"})
         if self.mends and misplaced:
             await self._link.run("mend_runs", ids=misplaced)
@@ -250,7 +250,7 @@ class _Walk:
         async for members in self._members(key):
             wrong = await self._link.run("check_members", key=key, members=members, begins=begins)
             for member, words in wrong:
-                self._say("members", f"{name}: {member}: {words}")
+                self._add("members", f"{name}: {member}: {words}")
             if self.mends and wrong:
                 strangers = [member for member, _ in wrong]
                 await self._link.run("mend_members", key=key, members=strangers, begins=begins)
@@ -286,11 +286,11 @@ class _Walk:
             return
         wrong, _ = await self._link.run("check_jobs", ids=ids, dues=[], version=SCHEDULER_VERSION)
         for job_id, words in wrong:
-            self._say("jobs", f"{job_id}: {words}")
+            self._add("jobs", f"{job_id}: {words}")
         strange = {job_id for job_id, _ in wrong}
         for row in await self._job_rows([job_id for job_id in ids if job_id not in strange]):
             if row and (error := _unreadable(lambda row=row: self._jobs.job(codec.stored_job(row)))):  # type: ignore[misc]
-                self._say("records", f"job {row[0]}: {error}")
+                self._add("records", f"job {row[0]}: {error}")
         if self.mends and wrong:
             await self._link.run("mend_jobs", ids=sorted(strange), dues=[], version=SCHEDULER_VERSION)
 
@@ -302,7 +302,7 @@ class _Walk:
             if not isinstance(error.__cause__, UNREADABLE):
                 raise
             if len(ids) == 1:
-                self._say("records", f"job {ids[0]}: {error.__cause__}")
+                self._add("records", f"job {ids[0]}: {error.__cause__}")
                 return []
             found = [row for job_id in ids for row in await self._job_rows([job_id])]
         return found
@@ -310,19 +310,19 @@ class _Walk:
     async def _look_at_dues(self, version: int, dues: Sequence[str]) -> None:
         _, nobodys = await self._link.run("check_jobs", ids=[], dues=dues, version=version)
         for member in nobodys:
-            self._say("jobs", f"{member[15:]}: a due time that is not its own")
+            self._add("jobs", f"{member[15:]}: a due time that is not its own")
         if self.mends and nobodys:
             await self._link.run("mend_jobs", ids=[], dues=nobodys, version=version)
 
     async def _look_at_counts(self) -> None:
         names = {name async for page in self._members(f"{self._address.prefix}:counters") for name in page}
-        told = {name.removeprefix("failed ") for name in names}
-        jobs = sorted(told | self._with_history)
+        counted = {name.removeprefix("failed ") for name in names}
+        jobs = sorted(counted | self._with_history)
         for start in range(0, len(jobs) or 1, PAGE):
             batch = jobs[start : start + PAGE]
             wrong = await self._link.run("check_counts", jobs=batch, versions=self._versions)
-            for name, said, found in wrong:
-                self._say("counts", f"{name}: {said} are told, {found} are there")
+            for name, stored, found in wrong:
+                self._add("counts", f"{name}: {stored} are counted, {found} are there")
             if self.mends and wrong:
                 await self._link.run("mend_counts", jobs=batch, versions=self._versions)
 
@@ -335,7 +335,7 @@ class _Walk:
             for number, fields in page:
                 given = dict(zip(fields[::2], fields[1::2], strict=False))
                 if error := _unreadable(lambda given=given: _check_entry(given)):  # type: ignore[misc]
-                    self._say("feed", f"{number.decode()}: {error}")
+                    self._add("feed", f"{number.decode()}: {error}")
 
     async def _look_at_notes(self) -> int:
         count = 0
@@ -343,7 +343,7 @@ class _Walk:
         async for row in listing.note_rows(calls, "", expired=True):
             count += 1
             if error := _unreadable(lambda row=row: codec.note(row)):  # type: ignore[misc]
-                self._say("records", f"note {row[0]}: {error}")
+                self._add("records", f"note {row[0]}: {error}")
             elif row[0].startswith(NOTED):
                 self._noted.append(codec.note(row))
         seen = [[note.key, False, False, False] for note in self._noted if note.key.startswith(ENTRIES_ASIDE)]

@@ -57,13 +57,13 @@ class RespProtocol(asyncio.Protocol):
 
     @property
     def is_stale(self) -> bool:
-        """Is it closed, or does it say something that nobody asked?"""
+        """Whether it is closed, or holds bytes that answer no question."""
         return self._is_lost or self._reader.has_data() or bool(self._answers)
 
     def ask(self, packed: bytes, count: int = 1, *, tell: Tell | None = None) -> asyncio.Future[list[Any]]:
         """Send so many packed commands; the answers come together.  One that is a refusal is among them.
 
-        Who wants to be told at once is told the answers before anybody is woken.
+        `tell` gets the answers at once, before the caller is woken.
         """
         asking: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         if self._is_lost:
@@ -132,7 +132,7 @@ class RedisConnection:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.home = ""
-        self.count = 0  # of writes, as last told over this connection: it can only rise
+        self.count = 0  # of writes, as last answered over this connection: it can only rise
         self.round = 0
 
     async def connect(self) -> None:
@@ -216,12 +216,12 @@ class RedisConnections:
             await self._drop(line)
 
     async def _over(self, talk: Callable[[RedisConnection], Awaitable[Any]]) -> Any:
-        """Talk over a connection that nobody else has, within the deadline."""
+        """Talk over a connection of its own, within the deadline."""
         patience = self._deadlines.enter(self._deadline_ms / 1000)
         try:
             await self._seats.acquire()
             try:
-                return await self._until_said(talk)
+                return await self._until_done(talk)
             finally:
                 self._seats.release()
         except asyncio.CancelledError as error:
@@ -236,8 +236,8 @@ class RedisConnections:
         finally:
             self._deadlines.leave(patience)
 
-    async def _until_said(self, talk: Callable[[RedisConnection], Awaitable[Any]]) -> Any:
-        """What did nothing is said again."""
+    async def _until_done(self, talk: Callable[[RedisConnection], Awaitable[Any]]) -> Any:
+        """Send again what did nothing."""
         until, tries = time.monotonic() + self._deadline_ms / 1000 * PASSAGE, 0
         while True:
             tries += 1
@@ -258,7 +258,7 @@ class RedisConnections:
                 return answer
 
     async def _greeted(self, line: RedisConnection) -> None:
-        """Nothing more: a connection that we are given was greeted."""
+        """Nothing more: each connection was greeted when it was made."""
 
     async def _called(self, line: RedisConnection, function: str, payload: bytes) -> Any:
         """The function's answer, and with `?wait=` the replicas' over the same connection."""
@@ -332,7 +332,7 @@ class RedisConnections:
                 return line
             await self._drop(line)
         line = RedisConnection(await self._route.find())
-        if self._is_closed:  # meanwhile: nobody would close it again
+        if self._is_closed:  # meanwhile: it would never be closed
             raise StoreError(f"the store {self._address.name} was closed before the call was sent; nothing was changed")
         self._lines.add(line)
         await self._guarded(line, self._greet(line))
@@ -358,9 +358,9 @@ class RedisConnections:
         line.home = self.homes.arrive(homes, line.count)
 
     async def _guarded(self, line: RedisConnection, answer: Awaitable[Any]) -> Any:
-        """A refusal leaves the connection as it was; after anything else nobody gets it with half an answer in it.
+        """A refusal leaves the connection as it was; after anything else it is dropped, with half an answer in it.
 
-        Also when nobody wants the answer any more: the server may hang, and then it does so on all connections.
+        Also when the caller was cancelled: the server may hang, and then it does so on all connections.
         """
         try:
             return await answer
@@ -416,10 +416,10 @@ def _is_unknown(answer: object) -> bool:
 async def _fsync_of(line: RedisConnection) -> str | None:
     """When its file comes to the disk; None if this user may not ask."""
     try:
-        _, said = await line.ask("CONFIG", "GET", "appendfsync")
+        _, found = await line.ask("CONFIG", "GET", "appendfsync")
     except (exceptions.ResponseError, ValueError):  # forbidden, renamed, or not known where others run it
         return None
-    return str(said.decode())
+    return str(found.decode())
 
 
 class BlockingConnection:

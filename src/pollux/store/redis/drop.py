@@ -51,7 +51,7 @@ async def _drop(listener: BlockingConnection, beginning: str, name: str) -> int:
 
 
 async def _is_store(listener: BlockingConnection, beginning: str) -> bool:
-    """A key of another type is nobody's `meta`."""
+    """A key of another type is not our `meta`."""
     if await listener.ask("TYPE", f"{beginning}meta", within_s=ASK_S) != b"hash":
         return False
     return bool(await listener.ask("HEXISTS", f"{beginning}meta", "format", within_s=ASK_S))

@@ -38,49 +38,49 @@ def in_our_words(name: str) -> Iterator[None]:
 
 
 def translated(error: Exception, name: str) -> StoreError:
-    said = _IN_A_FUNCTION.sub("", str(error)).strip()
-    if (ours := _said_by_us(said, name)) is not None:
+    text = _IN_A_FUNCTION.sub("", str(error)).strip()
+    if (ours := _our_refusal(text, name)) is not None:
         return ours
     match error:
         case exceptions.AuthenticationError() | exceptions.AuthorizationError():
-            return StoreRefused(f"the server {name} does not let us in ({said}); check user and password in the URL")
+            return StoreRefused(f"the server {name} does not let us in ({text}); check user and password in the URL")
         case exceptions.MovedError():
             return StoreRefused(f"the server {name} is part of a cluster; use redis+cluster://host:port,... in the URL")
         case exceptions.BusyLoadingError():
             return StoreAway(f"the server {name} is still loading its data; it answers when that is done")
         case exceptions.InvalidResponse():
-            return StoreRefused(f"the server at {name} is no Redis ({said}); correct host and port of the URL")
+            return StoreRefused(f"the server at {name} is no Redis ({text}); correct host and port of the URL")
         case exceptions.ConnectionError() | exceptions.TimeoutError() | OSError():
-            return _unreachable(error, said, name)
-    if isinstance(error, exceptions.OutOfMemoryError) or "OOM" in said or "MISCONF" in said:
-        return StoreFull(f"the server {name} has no room ({said}); raise maxmemory, free its disk, or prune")
-    return _refused(said, name, is_forbidden=isinstance(error, exceptions.NoPermissionError))
+            return _unreachable(error, text, name)
+    if isinstance(error, exceptions.OutOfMemoryError) or "OOM" in text or "MISCONF" in text:
+        return StoreFull(f"the server {name} has no room ({text}); raise maxmemory, free its disk, or prune")
+    return _refused(text, name, is_forbidden=isinstance(error, exceptions.NoPermissionError))
 
 
-def _said_by_us(said: str, name: str) -> StoreError | None:
+def _our_refusal(text: str, name: str) -> StoreError | None:
     """What our own functions refuse, by its first word.
 
-    Behind it stand ids and keys, in which there may be any of the words that the server's refusals are known by: so
-    nobody looks for those before.
+    Ids and keys follow, which may contain any of the words by which the server's refusals are known: so those are
+    looked for after it.
     """
-    match said.partition(" ")[0]:
+    match text.partition(" ")[0]:
         case "UNFINISHED":
             return DeleteUnfinished(
-                f"on {name} runs of a deleted job still wait in the place of the new one ({said}); try again"
+                f"on {name} runs of a deleted job still wait in the place of the new one ({text}); try again"
             )
         case "SEALED":
             return MovedAway()
         case "FORMAT":
-            return foreign_format(said.split()[1], name)
+            return foreign_format(text.split()[1], name)
         case "WRONGTYPE":
             return StoreRefused(
-                f"a key under our prefix on {name} is not ours ({said}); delete it (`pollux store check` names it), or "
+                f"a key under our prefix on {name} is not ours ({text}); delete it (`pollux store check` names it), or "
                 "choose another ?prefix= or ?namespace="
             )
     return None
 
 
-def _unreachable(error: Exception, said: str, name: str) -> StoreError:
+def _unreachable(error: Exception, text: str, name: str) -> StoreError:
     cause = next((each for each in _beneath(error) if isinstance(each, ssl.SSLError)), None)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return StoreRefused(
@@ -93,18 +93,18 @@ def _unreachable(error: Exception, said: str, name: str) -> StoreError:
     hint = ""
     if name.startswith("rediss"):
         hint = " (redis:// if it has no TLS)"
-    elif "closed by server" in said:
+    elif "closed by server" in text:
         hint = " (rediss:// if it wants TLS)"
-    why = _why(error, said, name)
+    why = _why(error, text, name)
     return StoreAway(f"the server {name} cannot be reached ({why}); start it, or correct the store's URL{hint}")
 
 
-def _why(error: Exception, said: str, name: str) -> str:
-    """What the system said, without the client's way to put it; and of which server, where the URL names several."""
+def _why(error: Exception, text: str, name: str) -> str:
+    """The system's own words, without the client's; and of which server, where the URL names several."""
     beneath = next((each for each in _beneath(error) if isinstance(each, OSError) and str(each)), None)
     if beneath is None:
         return system_words(error).removesuffix(".")
-    found = re.search(r"connecting to (\S+)\.(?: |$)", said)
+    found = re.search(r"connecting to (\S+)\.(?: |$)", text)
     place = f"{found[1]}: " if found and (found[1] not in name or "," in name) else ""
     return f"{place}{system_words(beneath)}"
 
@@ -117,22 +117,22 @@ def _beneath(error: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or each.__context__
 
 
-def _refused(said: str, name: str, *, is_forbidden: bool) -> StoreError:
-    if is_forbidden or any(words in said for words in FORBIDDEN):
+def _refused(text: str, name: str, *, is_forbidden: bool) -> StoreError:
+    if is_forbidden or any(words in text for words in FORBIDDEN):
         return StoreRefused(
-            f"the user of {name} may not do what we need ({said}); let it load and call functions and touch our keys: "
+            f"the user of {name} may not do what we need ({text}); let it load and call functions and touch our keys: "
             "ACL SETUSER <user> ~<prefix>:* +@all -@dangerous +info"
         )
-    if "DB index" in said or "Invalid Database" in said:
-        return StoreRefused(f"the server {name} has no such database ({said}); name one from 0 to 15, or as it is set")
-    if "READONLY" in said or "replica" in said:
+    if "DB index" in text or "Invalid Database" in text:
+        return StoreRefused(f"the server {name} has no such database ({text}); name one from 0 to 15, or as it is set")
+    if "READONLY" in text or "replica" in text:
         return StoreError(
-            f"the server {name} only reads: it is a replica ({said}); name the primary in the store's URL"
+            f"the server {name} only reads: it is a replica ({text}); name the primary in the store's URL"
         )
-    if "cluster support disabled" in said:
+    if "cluster support disabled" in text:
         return StoreRefused(f"the server {name} is no cluster; use redis://host:port/0 in the store's URL")
-    if "No such master" in said:
+    if "No such master" in text:
         return StoreRefused(f"the sentinels know no such service as {name} names; correct it in the store's URL")
-    if "SENTINEL" in said.upper() and "unknown command" in said:
-        return StoreRefused(f"{name} names no sentinel but a server ({said}); use redis://host:port/0")
-    return StoreError(f"the server {name} refused: {said}")
+    if "SENTINEL" in text.upper() and "unknown command" in text:
+        return StoreRefused(f"{name} names no sentinel but a server ({text}); use redis://host:port/0")
+    return StoreError(f"the server {name} refused: {text}")

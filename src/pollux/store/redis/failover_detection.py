@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 LEFT_MAX = 50  # homes of which is remembered where they were left
 _said: set[tuple[str, str]] = set()
-_log = logging.getLogger("pollux.store")  # it is said also where nobody has set up a log
+_log = logging.getLogger("pollux.store")  # its lines are seen also where no log is set up
 
 
 def parse_homes(text: str) -> list[tuple[str, int]]:
@@ -25,13 +25,13 @@ def parse_homes(text: str) -> list[tuple[str, int]]:
 
 
 class FailoverDetector:
-    """What one handle was told, and by which home."""
+    """The highest count that one handle was answered, and by which home."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.home = ""
         self.count = 0
-        self.lost = 0  # acknowledged writes that are gone, as far as this handle can tell
+        self.lost = 0  # acknowledged writes that were lost, as far as this handle knows
         self.on_change: Callable[[], None] = lambda: None
         self._left: dict[str, int] = {}
 
@@ -54,12 +54,12 @@ class FailoverDetector:
         """An answer came from a connection that was made at that home."""
         if home == self.home:
             self.count = max(self.count, count)
-        elif count > self._left.get(home, count):  # somebody still took writes there
+        elif count > self._left.get(home, count):  # writes were still taken there
             self._lose(count - self._left[home])
             self._left[home] = count
 
     def went_back(self, since: int, count: int) -> None:
-        """A living connection was told a smaller count than before: keys were deleted or replaced under it."""
+        """A living connection got a smaller count than before: keys were deleted or replaced under it."""
         self._lose(since - count + 1)
         self.home, self.count = "", 0
         self.on_change()

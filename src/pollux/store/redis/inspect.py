@@ -53,16 +53,16 @@ return refused
 
 
 class RedisReport(Struct, frozen=True):
-    """What the server says of itself, and of us."""
+    """What the server reports of itself, and of our keys and rights."""
 
     address: RedisAddress
     info: dict[str, Any]
-    fsync: str | None  # appendfsync; None: it is not told to this user
+    fsync: str | None  # appendfsync; None: this user may not ask
     user: str
     refused: tuple[str, ...]  # commands that this user may not use on our keys; "" stands for all of them
     format: str | None  # of our keys; None: there are none yet
     trip_ms: float  # a question and its answer, the median of some
-    offset_ms: int  # how far its clock lies ahead of ours, as far as can be told
+    offset_ms: int  # how far its clock lies ahead of ours, about
 
 
 async def look_at_server(url: str) -> RedisReport:

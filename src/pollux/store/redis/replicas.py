@@ -48,7 +48,7 @@ class Replicas:
         return self._fewer_since is not None and now_s - self._fewer_since >= GRACE_S
 
     def see(self, info: dict[str, Any], now_s: float) -> None:
-        """Take what the primary says of its replicas: another primary, or more of them, count at once."""
+        """Take what the primary reports of its replicas: another primary, or more of them, count at once."""
         self._looked_at = now_s
         primary, found = str(info.get("master_replid", "")), in_step(info)
         if primary != self._primary or found >= self._in_step:
@@ -61,5 +61,5 @@ class Replicas:
 
 def in_step(info: dict[str, Any]) -> int:
     """How many replicas have everything but the last moment, as `INFO replication` tells it."""
-    told = [_IN_STEP.match(str(value)) for name, value in info.items() if _REPLICA.fullmatch(name)]
-    return sum(found is not None and int(found[1]) <= LAG_S for found in told)
+    lags = [_IN_STEP.match(str(value)) for name, value in info.items() if _REPLICA.fullmatch(name)]
+    return sum(found is not None and int(found[1]) <= LAG_S for found in lags)

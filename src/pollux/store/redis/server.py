@@ -16,12 +16,12 @@ FORMAT_CURE = (
 OLDEST = (7, 0)
 
 log = logging.getLogger("pollux.store.redis")
-log.addHandler(logging.NullHandler())  # a command that only looks has no log, and says nothing of it
+log.addHandler(logging.NullHandler())  # a command that only looks has no log
 _warned: set[str] = set()
 
 
 def parse_info(answer: bytes) -> dict[str, Any]:
-    """What `INFO` says, numbers as numbers."""
+    """The fields of `INFO`, numbers as numbers."""
     found: dict[str, Any] = {}
     for line in answer.decode(errors="replace").splitlines():
         name, is_line, value = line.partition(":")
@@ -41,7 +41,7 @@ def check_server(info: dict[str, Any], address: RedisAddress) -> None:
         _refuse_replica(address)
     if words := _evicts(info, name):
         raise StoreRefused(words)
-    # While it reads the file in, it says that it keeps none.
+    # While it loads its file, it reports that it keeps none.
     if not int(info.get("aof_enabled", 0)) and not int(info.get("loading", 0)):
         _forgets(address)
 
@@ -84,9 +84,9 @@ def _forgets(address: RedisAddress) -> None:
         )
 
 
-def check_fsync(said: str | None, address: RedisAddress) -> None:
-    """Refuse one that leaves it to its system when the file comes to the disk; one that does not tell is trusted."""
-    if said == "no" and address.is_durable:
+def check_fsync(fsync: str | None, address: RedisAddress) -> None:
+    """Refuse one that leaves it to its system when the file comes to the disk; an unknown one is trusted."""
+    if fsync == "no" and address.is_durable:
         raise StoreRefused(
             f"the server {address.name} has appendfsync no, and durability is required: a power cut loses what its "
             "system has not written yet, often half a minute; set appendfsync everysec, or always to lose nothing"

@@ -55,7 +55,7 @@ class RedisWaiter:
         self.event = asyncio.Event()
         self.is_asleep = False
         self.offer_answer: Any = None  # what the server answered to the offer of this call
-        self._rings: list[tuple[Place, bool]] = []  # where, and whether it asks us to come back
+        self._rings: list[tuple[Place, bool]] = []  # where, and whether it calls the waiter back
         self._since: Place | None = None  # where the bell stood at our first look
         self.looked_at: Place | None = None  # and at our last
         self._has_missed = self._is_last_look = False
@@ -79,7 +79,7 @@ class RedisWaiter:
             self.wake()
 
     def look(self) -> None:
-        """Before a look: what rings from here on asks for another one, and so does what was missed."""
+        """Before a look: a ring from here on means another look, and so does one that was missed."""
         self.event.clear()
         self._is_last_look = self._has_missed
 
@@ -90,7 +90,7 @@ class RedisWaiter:
         self._rings = [ring for ring in self._rings if ring[0] > (since if ring[1] else place)]
 
     def miss(self, place: Place) -> None:
-        """What rang up to that place was not heard: whoever was there before looks once more, and comes back."""
+        """Rings up to that place were missed: a waiter of before looks once more, and returns."""
         if self._since not in (None, place):
             self._has_missed = True
             self.wake()
@@ -112,8 +112,8 @@ class RedisListener:
         self._connection = BlockingConnection(address)
         self._waiters: set[RedisWaiter] = set()
         self._reader: asyncio.Task[None] | None = None
-        self._gone: set[asyncio.Task[None]] = set()  # readers that were told to end
-        self._place: Place | None = None  # up to here it was read; None: not known, and nobody is heard
+        self._gone: set[asyncio.Task[None]] = set()  # readers that are being cancelled
+        self._place: Place | None = None  # up to here it was read; None: not known, and nothing is read
         self._stopped_at: Place | None = None  # up to here it was read before the connection broke
         self._offer: tuple[RedisWaiter, bytes] | None = None  # a packed claim that goes with the next wait
         self._offered: RedisWaiter | None = None  # whose offer the server has
@@ -123,12 +123,12 @@ class RedisListener:
         return RedisWaiter(self, node)
 
     def admit(self, waiter: RedisWaiter) -> None:
-        if not self._waiters and self._is_idle:  # nobody was there who could have missed anything
+        if not self._waiters and self._is_idle:  # no waiter can have missed anything
             self._place = self._stopped_at = None
         self._waiters.add(waiter)
 
     def dismiss(self, waiter: RedisWaiter) -> None:
-        """It waits no more; what the server has not yet made of its offer is taken back."""
+        """It waits no more; its offer is taken back, unless the server has answered it."""
         self._waiters.discard(waiter)
         if self._offer is not None and self._offer[0] is waiter:
             self._offer = None
@@ -143,7 +143,7 @@ class RedisListener:
     def follow(self, waiter: RedisWaiter, place: Place, offer: bytes | None = None) -> None:
         """Before going to sleep: nothing that rings after that place is missed.
 
-        A look that was before what we heard is taken again; but if it stands where it stood, the bell was begun anew.
+        A look from before what was read is taken again; but if the place did not change, the bell was begun anew.
         """
         is_behind = self._place is not None and place < self._place and place != waiter.looked_at
         waiter.looked(place)
@@ -208,7 +208,7 @@ class RedisListener:
             waiter.wake()
 
     async def _stand(self) -> Place:
-        """From where to hear: where we had stopped, or else where the bell stands by now."""
+        """From where to read: where it stopped, or else where the bell is by now."""
         last = await self._end_of_bell("XREVRANGE", "+", "-")
         place = self._stopped_at
         if place is None or place > last or (place < last and place < await self._end_of_bell("XRANGE", "-", "+")):
@@ -230,7 +230,7 @@ class RedisListener:
         await self._connection.ask(*block, within_s=BLOCK_MS / 1000 + SLACK_S, tell=self._tell, offer=offer)
 
     def _tell(self, answers: list[Any]) -> None:
-        """Called with the answer itself, so that whoever is woken goes before us: we are not waited for."""
+        """Called with the answer itself, so that a waiter that is woken runs before the reader."""
         found, *others = answers
         waiter, self._offered = self._offered, None
         if waiter is not None and others and others[0] is not None and not isinstance(others[0], Exception):
