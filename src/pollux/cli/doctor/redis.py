@@ -133,8 +133,10 @@ def of_rights(server: RedisReport) -> DoctorFinding:
     who = server.user or "this user"
     pattern = f"~{server.address.prefix}:*"
     grant = f"ACL SETUSER {who} {pattern} +@read +@write +@stream +@scripting +@connection +info +time"
+    if server.refused is None:
+        return warn("rights", f"not known: user {who} may not run the script that asks for them (EVAL)", grant)
     if server.refused == ("",):
-        return fail("rights", f"user {who} may not run scripts on our keys", grant)
+        return fail("rights", f"user {who} may not call functions on our keys", grant)
     if server.refused:
         return fail("rights", f"user {who} may not use {', '.join(server.refused)} on keys {pattern[1:]}", grant)
     return ok("rights", f"user {who} may do all that is needed on keys {pattern[1:]}")

@@ -59,7 +59,7 @@ class RedisReport(Struct, frozen=True):
     info: dict[str, Any]
     fsync: str | None  # appendfsync; None: this user may not ask
     user: str
-    refused: tuple[str, ...]  # commands that this user may not use on our keys; "" stands for all of them
+    refused: tuple[str, ...] | None  # commands that this user may not use on our keys; "": all; None: not known
     format: str | None  # of our keys; None: there are none yet
     trip_ms: float  # a question and its answer, the median of some
     offset_ms: int  # how far its clock lies ahead of ours, about
@@ -169,7 +169,7 @@ async def _or_none(ask: Any, *command: Any) -> Any:
         return None
 
 
-async def _refused(ask: Any, address: RedisAddress) -> tuple[str, ...]:
+async def _refused(ask: Any, address: RedisAddress) -> tuple[str, ...] | None:
     """Which of our commands this user may not use, as the server itself judges; a script asks, and changes nothing.
 
     The store itself runs no scripts: a user who may not run one is asked no more than whether it may call functions.
@@ -182,13 +182,13 @@ async def _refused(ask: Any, address: RedisAddress) -> tuple[str, ...]:
     try:
         found = await ask("EVAL", _MAY, 1, key, msgspec.msgpack.encode(commands))
     except exceptions.NoPermissionError:
-        return ("",) if await _may_not_call(ask) else ()
+        return ("",) if await _may_not_call(ask, key) else None
     return tuple(name.decode() for name in found)
 
 
-async def _may_not_call(ask: Any) -> bool:
+async def _may_not_call(ask: Any, key: str) -> bool:
     try:
-        await ask("FCALL", "pollux", 0)
+        await ask("FCALL", "pollux", 1, key)
     except exceptions.NoPermissionError:
         return True
     except exceptions.ResponseError:  # there is no such function
