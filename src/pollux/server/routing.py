@@ -167,7 +167,7 @@ def context_of(request: Request) -> RequestContext:
     identity: Identity | None = request.scope.get("state", {}).get("identity")
     app: Pollux = request.app.pollux
     if identity is None:  # an open route
-        return RequestContext(request, Identity("nobody", Role(0)), app, app.operations)
+        return RequestContext(request, Identity("anonymous", Role.NOBODY), app, app.operations)
     return RequestContext(request, identity, app, app.operations.as_actor(identity.name))
 
 

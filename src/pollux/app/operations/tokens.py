@@ -25,7 +25,7 @@ PREFIX = "pf_"
 RECORDS = "token:"
 BEGUN = "tokens-begun"  # a note: tokens existed, so the first one is not made again
 ROLES = ("viewer", "operator", "admin")  # each includes the ones before it
-NOBODY = "nobody"  # the role of a token that cannot be read
+NO_ROLE = "none"  # the role of a token that cannot be read
 FIRST = "first"
 TOKENS_MAX = 1_000
 NAME_CHARS_MAX = 100
@@ -95,7 +95,7 @@ class TokenOperations(OperationGroup):
     async def list_tokens(self) -> list[Token]:
         """All tokens, oldest first; an unreadable one is never accepted, and can be revoked by its id."""
         records, odd = await self._records()
-        found = [*(record.token for record in records), *(Token(each, ILLEGIBLE, NOBODY, 0) for each in odd)]
+        found = [*(record.token for record in records), *(Token(each, ILLEGIBLE, NO_ROLE, 0) for each in odd)]
         return sorted(found, key=lambda token: (token.made_ms, token.id))
 
     async def token_records(self) -> list[TokenRecord]:

@@ -165,7 +165,7 @@ class JobBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class LastView(Struct, frozen=True, gc=False):
     """The last outcomes of a job."""
 
-    outcome: str  # ok, changed, retrying, failed, dead, cancelled, or empty
+    outcome: str  # ok, changed, retrying, failing, failed, dead, cancelled, or empty
     ended_at: str | None
     success_at: str | None
     change_at: str | None
