@@ -1,4 +1,4 @@
-"""Calls to the server: each verb in a transaction, by a deadline, repeated after a conflict.
+"""Connections and calls to the server: each verb in a transaction, by a deadline, repeated after a conflict.
 
 take a connection ─▶ BEGIN ─▶ the verb's statements ─▶ counts, entries, notification ─▶ COMMIT ─▶ wake our own waiters
         ▲                          │ deadlock or conflict: ROLLBACK
@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import asyncpg
 from asyncpg import Connection
+from msgspec import Struct
 
 from pollux.clock import Deadlines
-from pollux.errors import PolluxError, StoreBusy, StoreError, StoreTimeout
+from pollux.errors import InvalidInput, PolluxError, StoreBusy, StoreError, StoreTimeout
 from pollux.model import SCHEDULER_VERSION
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import PostgresAddress
 from pollux.store.postgres.errors import AGAIN, DOOR, GONE, MAY_HAVE, THEIRS, at_the_door, in_our_words
-from pollux.store.postgres.pool import ConnectionPool
-from pollux.store.postgres.same_database import DatabaseIdentity, HomeDatabase, place_of
 from pollux.store.postgres.transaction import PostgresTransaction, SchemaStatements, notification_payload
 from pollux.store.postgres.wakeup import PostgresNotifier
 from pollux.store.relational.transaction import TransactionRetry
@@ -63,11 +64,136 @@ def teach(connection: Connection) -> None:
 TRIES_MAX = 8
 PLANS = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}  # made once, and kept
 PAUSE_S = 0.005
+IDLE_S = 60.0  # after which a connection is closed
+CLOSE_S = 2.0
 GREETED = 0.8  # of a deadline: a server that has not greeted by then was asked for nothing yet
 MIGRATE_S = 3_600.0  # a migration writes whole tables: half a minute for a million live runs
 T = TypeVar("T")
 Verb = Callable[[PostgresTransaction], Awaitable[T]]
 WakeWaiters = Callable[[int, frozenset[int]], None]
+
+
+class ConnectionPool:
+    """Connections of one handle, in one loop: the most recently used one first, and every wait has a deadline."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], size: int, where: str) -> None:
+        self._connect, self._where, self._size = connect, where, size
+        self._seats = asyncio.Semaphore(size)
+        self._idle: list[tuple[float, Connection]] = []
+        self._used: set[Connection] = set()
+        self._is_closed = False
+
+    async def take(self, wait_s: float) -> Connection:
+        if self._seats.locked():
+            await self._sit(wait_s)
+        else:
+            await self._seats.acquire()  # at once
+        try:
+            while self._idle:
+                _, connection = self._idle.pop()
+                if not connection.is_closed():
+                    break
+            else:
+                connection = await self._connect()
+        except BaseException:
+            self._seats.release()
+            raise
+        self._used.add(connection)
+        return connection
+
+    async def _sit(self, wait_s: float) -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._seats.acquire()
+        except TimeoutError as error:
+            raise StoreBusy(
+                f"{self._where}: all {self._size} connections of this process were busy for {wait_s:g} s; nothing was "
+                "changed; raise `?pool=`, or ask less at once"
+            ) from error
+
+    def give(self, connection: Connection, *, is_sound: bool) -> None:
+        """Return a connection; one in the middle of something is cut off, and the server undoes what it began."""
+        self._used.discard(connection)
+        self._seats.release()
+        if not is_sound or self._is_closed:
+            connection.terminate()
+            return
+        now = time.monotonic()
+        self._idle.append((now, connection))
+        if self._idle[0][0] < now - IDLE_S:
+            self._idle.pop(0)[1].terminate()
+
+    def drop_idle(self) -> None:
+        """After one was found dead the others are not trusted either."""
+        for _, connection in self._idle:
+            connection.terminate()
+        self._idle.clear()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for connection in self._used:
+            connection.terminate()
+        idle, self._idle = self._idle, []
+        for _, connection in idle:
+            try:
+                await connection.close(timeout=CLOSE_S)
+            except Exception:  # noqa: BLE001  it is closed in any case
+                connection.terminate()
+
+
+class DatabaseIdentity(Struct, frozen=True):
+    """A database as its server knows it, and our schema in it."""
+
+    database: str
+    database_number: int
+    schema_number: int | None  # None: there is none of that name
+    server: int | None  # None: this user may not ask
+
+    def is_same(self, other: DatabaseIdentity) -> bool:
+        mine = self.database_number, self.schema_number
+        theirs = other.database_number, other.schema_number
+        return mine == theirs and (None in (self.server, other.server) or self.server == other.server)
+
+
+async def place_of(tx: PostgresTransaction, schema: str) -> DatabaseIdentity:
+    database, number, schema_number, may_ask = await tx.one("inspect.place", f'"{schema}"')
+    return DatabaseIdentity(database, number, schema_number, (await tx.one("inspect.number"))[0] if may_ask else None)
+
+
+class HomeDatabase:
+    """Check that a user's connection leads to the database of the store.
+
+    A run in another database with a schema of the same name would be written there without an error.  What a connection
+    leads to does not change while it lasts: each is asked once.
+    """
+
+    def __init__(self, where: str, schema: str) -> None:
+        self._where, self._schema = where, schema
+        self._place: DatabaseIdentity | None = None
+        self._known: WeakSet[Connection] = WeakSet()
+
+    async def refuse_foreign(
+        self, connection: Connection, tx: PostgresTransaction, ask_ours: Callable[[], Awaitable[DatabaseIdentity]]
+    ) -> None:
+        """Raises unless it leads to where the store is; `ask_ours` asks over a connection of the store."""
+        itself = getattr(connection, "_con", connection)  # a pool lends another wrapping each time
+        if itself in self._known:
+            return
+        theirs = await place_of(tx, self._schema)
+        if self._place is None or not self._place.is_same(theirs):
+            self._place = await ask_ours()  # anew: it may have been restored elsewhere since
+        if not self._place.is_same(theirs):
+            raise InvalidInput(
+                self._differs(self._place, theirs),
+                where="connection",
+                cure="nothing was written; give one to the database of the store",
+            )
+        self._known.add(itself)
+
+    def _differs(self, ours: DatabaseIdentity, theirs: DatabaseIdentity) -> str:
+        if ours.database != theirs.database:
+            return f"it is to database {theirs.database!r}, the store is in {ours.database!r} ({self._where})"
+        return f"it is to a database {theirs.database!r} of another server than the store's ({self._where})"
 
 
 class PostgresDatabase:

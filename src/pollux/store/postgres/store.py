@@ -65,7 +65,7 @@ class PostgresOpenState:
         self.pid = 0
         self.counted: set[int] = set()  # the versions that have their counts
         self.claimed = SettleCache()
-        self.kept: tuple[int, str] | None = None  # no job had more finished runs when these wrote last
+        self.no_excess: tuple[int, str] | None = None  # no job had more finished runs when these wrote last
         self.beats: dict[str, Node] = {}  # the last of each node that beats here
 
 
@@ -237,12 +237,12 @@ class PostgresBackend:
         if has_any:
             gone = await self._write(now_ms, records.prune, what, audit=audit, unless_moved=unless_moved)
         keep, opened = what.keep_per_job, self.opened
-        if keep is not None and gone < what.limit and (keep, writers) != opened.kept:
+        if keep is not None and gone < what.limit and (keep, writers) != opened.no_excess:
             found = await self._read(None, runs.excess_jobs, keep, what.limit - gone)
             if found:
                 gone += await self._write(None, runs.drop_excess, found, keep, what.limit - gone)
             else:
-                opened.kept = keep, writers  # nothing can be beyond before the next write
+                opened.no_excess = keep, writers  # nothing can be beyond before the next write
         return gone
 
     @contextmanager

@@ -1,5 +1,5 @@
-"""Parts that stores with tables share: rows, and the decisions that are made in Python.
+"""Parts that stores with tables share: rows, decisions, and the verbs that are no store's own.
 
-Each keeps its own SQL, because their dialects and their locks differ; what a row means and what becomes of it is
-here once.  Nothing here imports a driver.
+Each keeps its own SQL, because their dialects and their locks differ; what a row means, what becomes of it, and the
+steps of a shared verb are here once.  Nothing here imports a driver.
 """

@@ -15,22 +15,6 @@ _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _END = re.compile(r";\n\n|;\s*\Z")  # an empty line follows a statement; a function has statements inside
 
 
-class StatementFolder:
-    """The statements of one file as attributes."""
-
-    def __init__(self, package: str, verb: str) -> None:
-        self._package, self._verb = package, verb
-
-    def __getattr__(self, name: str) -> str:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        self.__dict__.update(read(self._package, self._verb))
-        found = self.__dict__.get(name)
-        if found is None:
-            raise AttributeError(f"queries/{self._verb}.sql has no statement named {name!r}")
-        return str(found)
-
-
 class NamedStatements(dict[str, str]):
     """All statements of a store by their names, as `jobs.get`; a file is read at the first use of one of it."""
 
@@ -42,10 +26,10 @@ class NamedStatements(dict[str, str]):
         verb, _, _ = name.partition(".")
         for each, sql in read(self._package, verb).items():
             self[f"{verb}.{each}"] = self._written(sql)
-        return self[name] if name in self else self._unknown(name)
-
-    def _unknown(self, name: str) -> str:
-        raise LookupError(f"{self._package} has no statement named {name!r}")
+        found = self.get(name)
+        if found is None:
+            raise LookupError(f"{self._package} has no statement named {name!r}")
+        return found
 
 
 def read(package: str, verb: str) -> dict[str, str]:

@@ -22,13 +22,11 @@ from pollux.store.sqlite import schema
 from pollux.store.sqlite.check import FileSizes, integrity, recount, sizes_of, store_errors
 from pollux.store.sqlite.file_identity import FileIdentity, lock_holders
 from pollux.store.sqlite.lock import open_private
-from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, WriteStats
+from pollux.store.sqlite.transaction import SQL, SqliteTransaction, WriteStats
 
 STEP_PAGES = 2_000
 BUSY_MS = 5_000
 Report = Callable[[int, int], None]  # pages copied, of how many
-
-_restore = SqliteStatements("restore")
 
 
 class BackupReport(Struct, frozen=True):
@@ -116,8 +114,8 @@ def _void_leases(file: Path) -> int:
     with closing(_opened(file, apsw.SQLITE_OPEN_READWRITE)) as connection:
         tx = SqliteTransaction(connection, WriteStats())
         with connection:
-            voided = tx.write(_restore.void)
-            for statement in (_restore.expire, _restore.nodes, _restore.term):
+            voided = tx.write(SQL["restore.void"])
+            for statement in (SQL["restore.expire"], SQL["restore.nodes"], SQL["restore.term"]):
                 tx.write(statement)
             recount(tx)
     return voided

@@ -24,15 +24,13 @@ from pollux.store.relational.transaction import at_once
 from pollux.store.sqlite import schema
 from pollux.store.sqlite.errors import as_store_error
 from pollux.store.sqlite.lock import WriteLock
-from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, WriteStats, feed_numbers
+from pollux.store.sqlite.transaction import SQL, SqliteTransaction, WriteStats, feed_numbers
 
 LOCK_S = 10.0
 BUSY_MS = 5_000
 INDEX_ONLY = re.compile(r"(row \d+ missing from index|wrong # of entries in index) ")
 COUNTED = ("held", "ready", "leased", "dead", "feed", "ends", "jobs")
 
-_sql = SqliteStatements("check")
-_counters = SqliteStatements("counters")
 _RULES = {
     "single": "a table of one row has another number of them",
     "states": "a run is both live and finished, or neither",
@@ -79,7 +77,7 @@ def repair(path: Path) -> None:
         with store_errors(), closing(schema.reopen_writer(path, busy_ms=BUSY_MS)) as connection, connection:
             connection.execute("REINDEX")
             tx = SqliteTransaction(connection, WriteStats())
-            tx.write(_sql.forget, (ENTRIES_ASIDE,))
+            tx.write(SQL["check.forget"], (ENTRIES_ASIDE,))
             recount(tx)
     finally:
         lock.close()
@@ -89,27 +87,31 @@ def recount(tx: SqliteTransaction) -> None:
     """Write what is there into the counts; counters that only rise are never set back."""
     for version in _versions_of(tx):
         tx.counters_of(version)  # it has a row by now
-        counted, highest, stored = _counted(tx, version), tx.row(_sql.highest), tx.row(_counters.read, (version,))
+        counted, highest, stored = (
+            _counted(tx, version),
+            tx.row(SQL["check.highest"]),
+            tx.row(SQL["counters.read"], (version,)),
+        )
         assert highest is not None
         assert stored is not None
         entries, notes, *rest = stored[len(counted) :]
         if version == SCHEDULER_VERSION:
             entries, notes = max(entries, highest[0]), max(notes, highest[1])
-        tx.write(_counters.write, (*counted, entries, notes, *rest, version))
+        tx.write(SQL["counters.write"], (*counted, entries, notes, *rest, version))
 
 
 def _versions_of(tx: SqliteTransaction) -> list[int]:
-    return [row[0] for row in tx.rows(_sql.versions)]
+    return [row[0] for row in tx.rows(SQL["check.versions"])]
 
 
 def _counted(tx: SqliteTransaction, version: int) -> rows.Row:
-    row = tx.row(_sql.counted, (version, *feed_numbers(version)))
+    row = tx.row(SQL["check.counted"], (version, *feed_numbers(version)))
     assert row is not None
     return row
 
 
 def sizes_of(tx: SqliteTransaction) -> FileSizes:
-    row = tx.row(_sql.sizes)
+    row = tx.row(SQL["check.sizes"])
     assert row is not None
     return FileSizes(*row)
 
@@ -146,7 +148,7 @@ def _of_counts(connection: apsw.Connection, tx: SqliteTransaction) -> list[Check
     """In one read, so that no commit comes between the counts and what they count."""
     with connection:
         wrong = [line for version in _versions_of(tx) for line in _miscounted(tx, version)]
-        stored, highest = tx.row(_counters.read, (SCHEDULER_VERSION,)), tx.row(_sql.highest)
+        stored, highest = tx.row(SQL["counters.read"], (SCHEDULER_VERSION,)), tx.row(SQL["check.highest"])
     assert highest is not None
     if stored is None:
         return []  # reported by the rule of single rows
@@ -156,7 +158,7 @@ def _of_counts(connection: apsw.Connection, tx: SqliteTransaction) -> list[Check
 
 
 def _miscounted(tx: SqliteTransaction, version: int) -> list[str]:
-    stored = tx.row(_counters.read, (version,)) or (0,) * len(COUNTED)
+    stored = tx.row(SQL["counters.read"], (version,)) or (0,) * len(COUNTED)
     where = "" if version == SCHEDULER_VERSION else f" in version {version}"
     return [
         f"{name}{where}: {number} are counted, {found} are there"

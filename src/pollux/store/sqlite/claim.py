@@ -19,14 +19,11 @@ from pollux.store.relational.rows import DEAD, LEASED, READY, Row
 from pollux.store.relational.runs import cancel_waiting
 from pollux.store.relational.transaction import at_once
 from pollux.store.relational.wakeup import RUNS
-from pollux.store.sqlite.transaction import Claims, SqliteStatements, SqliteTransaction, ids_json
+from pollux.store.sqlite.transaction import SQL, Claims, SqliteTransaction, ids_json
 from pollux.store.values import ClaimRequest
 
 SEQ, ID, JOB, DUE, CAUSE, GATED, FENCE = 0, 1, 2, 3, 4, 10, 12  # places in the row of a ready run
 WHOLE_FENCE, WHOLE_TOKEN = 17, 18  # and in a whole row
-
-_claim = SqliteStatements("claim")
-_renew = SqliteStatements("renew")
 
 
 class ClaimedRows(NamedTuple):
@@ -96,7 +93,7 @@ def probe(tx: SqliteTransaction, request: ClaimRequest, hold_ms: int) -> Claimed
 
 
 def _probe(tx: SqliteTransaction, token: str) -> _ClaimProbe:
-    row = tx.row(_claim.probe, (tx.version,))
+    row = tx.row(SQL["claim.probe"], (tx.version,))
     assert row is not None
     return _ClaimProbe(row[:3], row[3], token in tx.claims, *row[4:])
 
@@ -127,7 +124,7 @@ def _again(tx: SqliteTransaction, token: str, now_ms: int) -> list[Row]:
 
 
 def _whole(tx: SqliteTransaction, seqs: Sequence[int]) -> dict[int, Row]:
-    return {row[SEQ]: row for row in tx.rows(_claim.whole, (ids_json(seqs),))} if seqs else {}
+    return {row[SEQ]: row for row in tx.rows(SQL["claim.whole"], (ids_json(seqs),))} if seqs else {}
 
 
 def _jobs_of(tx: SqliteTransaction, runs: Sequence[Row]) -> dict[str, Row]:
@@ -141,7 +138,7 @@ def _take(
     jobs: dict[str, Row] = {}
     for priority in request.order:
         while len(runs) < request.limit:
-            found = tx.rows(_claim.ready, (tx.version, priority, now_ms, request.limit - len(runs)))
+            found = tx.rows(SQL["claim.ready"], (tx.version, priority, now_ms, request.limit - len(runs)))
             if not found:
                 break
             jobs.update(_jobs_of(tx, found))
@@ -168,7 +165,7 @@ def _remember(claims: Claims, token: str, seqs: list[int]) -> None:
 
 def _lease(tx: SqliteTransaction, request: ClaimRequest, runs: Sequence[Row], now_ms: int) -> None:
     seqs = ids_json([row[SEQ] for row in runs])
-    tx.write(_claim.lease, (request.token, request.node, now_ms + request.lease_ms, request.lease_ms, seqs))
+    tx.write(SQL["claim.lease"], (request.token, request.node, now_ms + request.lease_ms, request.lease_ms, seqs))
     tx.counters.ready -= len(runs)
     tx.counters.leased += len(runs)
     tx.counters.clock_ms = max(tx.counters.clock_ms, now_ms)
@@ -177,13 +174,13 @@ def _lease(tx: SqliteTransaction, request: ClaimRequest, runs: Sequence[Row], no
 def _take_back(tx: SqliteTransaction, losses_max: int, now_ms: int, *, can_reclaim: bool) -> list[tuple[int, End]]:
     """End the leases that ran out.  All leases are walked only if the clock came back."""
     if now_ms < tx.counters.clock_ms:
-        tx.write(_claim.cut, (now_ms, tx.version))
-        tx.write(_claim.show, (now_ms, tx.counters.clock_ms, tx.version))
-        tx.write(_claim.show_leased, (now_ms, tx.counters.clock_ms, tx.version))
+        tx.write(SQL["claim.cut"], (now_ms, tx.version))
+        tx.write(SQL["claim.show"], (now_ms, tx.counters.clock_ms, tx.version))
+        tx.write(SQL["claim.show_leased"], (now_ms, tx.counters.clock_ms, tx.version))
         tx.counters.clock_ms = now_ms
     if not can_reclaim:
         return []
-    lost = tx.rows(_claim.lost, (tx.version, now_ms, LOST_MAX))
+    lost = tx.rows(SQL["claim.lost"], (tx.version, now_ms, LOST_MAX))
     return [(tx.version, _lose(tx, row, losses_max, now_ms)) for row in lost]
 
 
@@ -198,13 +195,13 @@ def _lose(tx: SqliteTransaction, row: Row, losses_max: int, now_ms: int) -> End:
     tx.shared.dead += is_dead
     finished_ms = None if loss.history_class is None else now_ms
     after = (loss.state, loss.history_class, loss.losses, loss.until_ms, loss.cancel, is_dead, loss.error, loss.error)
-    tx.write(_claim.take_back, (*after, finished_ms, loss.tried, loss.seq))
+    tx.write(SQL["claim.take_back"], (*after, finished_ms, loss.tried, loss.seq))
     return loss.end
 
 
 async def renew(tx: SqliteTransaction, renewals: Sequence[Renewal], lease_ms: int) -> list[Renewed]:
     now_ms = tx.given_ms
-    found = {row[0]: row for row in tx.rows(_renew.found, (ids_json([renewal.run_id for renewal in renewals]),))}
+    found = {row[0]: row for row in tx.rows(SQL["renew.found"], (ids_json([renewal.run_id for renewal in renewals]),))}
     answers, extended, progress = [], [], []
     versions: set[int] = set()
     for renewal in renewals:
@@ -218,9 +215,9 @@ async def renew(tx: SqliteTransaction, renewals: Sequence[Renewal], lease_ms: in
                 progress.append((renewal.progress[:PROGRESS_CHARS_MAX], row[1]))
             answers.append(Renewed(Answer.OK, row[4]))
     if extended:
-        tx.write_many(_renew.extend, extended)
+        tx.write_many(SQL["renew.extend"], extended)
         if progress:
-            tx.write_many(_renew.progress, progress)
+            tx.write_many(SQL["renew.progress"], progress)
         for counters in [tx.counters_of(version) for version in versions]:
             counters.clock_ms = max(counters.clock_ms, now_ms)
     return answers

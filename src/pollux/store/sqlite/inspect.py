@@ -41,11 +41,9 @@ from pollux.store.move_marks import MARKS, read_marks, seal_words
 from pollux.store.relational import jobs, nodes, notes, rows
 from pollux.store.relational.transaction import at_once
 from pollux.store.sqlite import runs, schema
-from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, WriteStats
+from pollux.store.sqlite.transaction import SQL, SqliteTransaction, WriteStats
 from pollux.store.values import PRIORITIES
 
-_sql = SqliteStatements("inspect")
-_counters = SqliteStatements("counters")
 DUE_MAX = 100  # due jobs of a version
 JOBS_MAX = 200  # jobs that are looked at one by one
 _LOCKS = Path("/proc/locks")
@@ -128,9 +126,9 @@ def _look(tx: SqliteTransaction, url: str) -> DatabaseReport:
         return DatabaseReport(is_ours=True, version=0, newest=newest)
     if application != schema.APPLICATION_ID or version != newest:
         return DatabaseReport(is_ours=application == schema.APPLICATION_ID, version=version, newest=newest)
-    counters = tx.row(_counters.read, (SCHEDULER_VERSION,))
+    counters = tx.row(SQL["counters.read"], (SCHEDULER_VERSION,))
     assert counters is not None
-    firsts = [row[0] for first in PRIORITIES for row in tx.rows(_sql.oldest_ready, (first, tx.given_ms))]
+    firsts = [row[0] for first in PRIORITIES for row in tx.rows(SQL["inspect.oldest_ready"], (first, tx.given_ms))]
     ready = [visible_ms for visible_ms in firsts if visible_ms is not None]
     found, aside = at_once(nodes.versions(tx)), _notes(tx, LEADER_NOTES)
     return DatabaseReport(

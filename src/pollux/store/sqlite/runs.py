@@ -11,12 +11,9 @@ from pollux.store.relational.notes import add_notes_changed, write_notes
 from pollux.store.relational.records import count_dropped
 from pollux.store.relational.rows import HELD, ID, JOB, KEY, STATE, VERSION, Row, by_version, made_in
 from pollux.store.relational.wakeup import RUNS
-from pollux.store.sqlite.transaction import SqliteCounters, SqliteStatements, SqliteTransaction, ids_json
+from pollux.store.sqlite.transaction import SQL, SqliteCounters, SqliteTransaction, ids_json
 from pollux.store.values import PRIORITIES
 
-_enqueue = SqliteStatements("enqueue")
-_counters = SqliteStatements("counters")
-_prune = SqliteStatements("prune")
 _NOWHERE = (0, 0, 0)  # the place of a run that is not ready: nothing is ahead of it
 _BEHIND_ALL = 2**62  # ms
 
@@ -52,13 +49,13 @@ def arrived(made: Sequence[Row], answers: Sequence[RunAnswer], jobs: dict[str, i
 
 def versions_of(tx: SqliteTransaction, made: Sequence[Row]) -> dict[str, int]:
     """Which of their jobs are there, and in which version."""
-    return dict(tx.rows(_enqueue.jobs, (ids_json(list({row[JOB] for row in made})),)))
+    return dict(tx.rows(SQL["enqueue.jobs"], (ids_json(list({row[JOB] for row in made})),)))
 
 
 def _accept_unless_live(tx: SqliteTransaction, row: Row, jobs: dict[str, int], ready_max: int) -> RunAnswer:
     if row[JOB] in jobs and not known_runs(tx, [row[ID]]):
         bounds = overlap_bounds(tx.counters_of(jobs[row[JOB]]), tx.given_ms)
-        live = tx.row(_enqueue.overlapping, (row[JOB], *bounds))
+        live = tx.row(SQL["enqueue.overlapping"], (row[JOB], *bounds))
         if live is not None:
             return RunAnswer(Answer.OVERLAPPED, row[ID], live[0])
     return _accept_below(tx, row, jobs, ready_max)
@@ -85,7 +82,7 @@ def accept(tx: SqliteTransaction, made: Sequence[Row], jobs: dict[str, int]) -> 
         return [accept(tx, [row], jobs)[0] for row in made]
     fitting = [made_in(row, jobs[row[JOB]]) for row in made if row[JOB] in jobs]
     last = _last_seq(tx)
-    if tx.insert(_enqueue.add, fitting) == len(made):
+    if tx.insert(SQL["enqueue.add"], fitting) == len(made):
         count_made(tx, fitting)
         return [RunAnswer(Answer.OK, row[ID]) for row in made]
     seqs = known_runs(tx, [row[ID] for row in made])
@@ -98,7 +95,7 @@ def accept(tx: SqliteTransaction, made: Sequence[Row], jobs: dict[str, int]) -> 
 def insert(tx: SqliteTransaction, made: Sequence[Row]) -> None:
     """Make runs live that are known to be new."""
     if made:
-        added = tx.insert(_enqueue.add, made)
+        added = tx.insert(SQL["enqueue.add"], made)
         assert added == len(made)
         count_made(tx, made)
 
@@ -114,14 +111,14 @@ def count_made(tx: SqliteTransaction, made: Sequence[Row]) -> None:
 
 
 def _last_seq(tx: SqliteTransaction) -> int:
-    row = tx.row(_enqueue.last)
+    row = tx.row(SQL["enqueue.last"])
     assert row is not None
     return int(row[0])
 
 
 def known_runs(tx: SqliteTransaction, ids: Sequence[str]) -> dict[str, int]:
     """The sequence numbers of those that are live or finished."""
-    return dict(tx.rows(_enqueue.known, (ids_json(ids),)))
+    return dict(tx.rows(SQL["enqueue.known"], (ids_json(ids),)))
 
 
 def _explain(tx: SqliteTransaction, row: Row, jobs: dict[str, int], seqs: dict[str, int], last: int) -> RunAnswer:
@@ -136,7 +133,7 @@ def _explain(tx: SqliteTransaction, row: Row, jobs: dict[str, int], seqs: dict[s
 
 def key_holder(tx: SqliteTransaction, key: str | None) -> str:
     """The live run that has the key; empty if none has."""
-    row = None if key is None else tx.row(_enqueue.holder, (key,))
+    row = None if key is None else tx.row(SQL["enqueue.holder"], (key,))
     return "" if row is None else row[0]
 
 
@@ -144,15 +141,17 @@ def key_holder(tx: SqliteTransaction, key: str | None) -> str:
 
 
 async def counts(tx: SqliteTransaction, all_versions: bool = False) -> Counts:  # noqa: FBT001, FBT002  called by position
-    row = tx.row(_counters.counts, (None if all_versions else tx.version,))
+    row = tx.row(SQL["counters.counts"], (None if all_versions else tx.version,))
     assert row is not None
     return Counts(*row)
 
 
 async def lines(tx: SqliteTransaction, before: str | None) -> tuple[QueueDepth, ...]:
-    place = (max(PRIORITIES) + 1, 0, 0) if before is None else tx.row(_counters.place, (before,)) or _NOWHERE
+    place = (max(PRIORITIES) + 1, 0, 0) if before is None else tx.row(SQL["counters.place"], (before,)) or _NOWHERE
     now, most = (tx.given_ms + 1, 0), counted_max(before) + 1
-    found = [tx.row(_counters.queue, (tx.version, each, *min(now, _end(each, *place)), most)) for each in PRIORITIES]
+    found = [
+        tx.row(SQL["counters.queue"], (tx.version, each, *min(now, _end(each, *place)), most)) for each in PRIORITIES
+    ]
     return tuple([QueueDepth(*row) for row in found if row is not None])
 
 
@@ -169,9 +168,9 @@ def _end(priority: int, placed: int, visible_ms: int, seq: int) -> tuple[int, in
 def excess_runs(tx: SqliteTransaction, keep: int, limit: int) -> list[int]:
     """What jobs have beyond their newest `keep` that failed and as many others.  It walks over all jobs."""
     found: list[int] = []
-    for (job_id,) in tx.rows(_prune.beyond, (keep, limit)):
+    for (job_id,) in tx.rows(SQL["prune.beyond"], (keep, limit)):
         for failed in (0, 1):
-            found += [row[0] for row in tx.rows(_prune.excess, (job_id, failed, limit - len(found), keep))]
+            found += [row[0] for row in tx.rows(SQL["prune.excess"], (job_id, failed, limit - len(found), keep))]
         if len(found) >= limit:
             break
     return found
@@ -179,4 +178,4 @@ def excess_runs(tx: SqliteTransaction, keep: int, limit: int) -> list[int]:
 
 async def drop_runs(tx: SqliteTransaction, seqs: Sequence[int]) -> int:
     """Finished runs by their numbers; what left meanwhile is not counted."""
-    return count_dropped(tx, tx.rows(_prune.drop, (ids_json(seqs),)))
+    return count_dropped(tx, tx.rows(SQL["prune.drop"], (ids_json(seqs),)))

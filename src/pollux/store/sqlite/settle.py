@@ -27,11 +27,9 @@ from pollux.store.relational.settle import (
 from pollux.store.relational.transaction import at_once
 from pollux.store.relational.wakeup import RUNS
 from pollux.store.sqlite.runs import accept, arrived, versions_of
-from pollux.store.sqlite.transaction import SqliteStatements, SqliteTransaction, ids_json
+from pollux.store.sqlite.transaction import SQL, SqliteTransaction, ids_json
 
 VERSION = 15  # behind the columns of `FoundRun`
-_sql = SqliteStatements("settle")
-_renew = SqliteStatements("renew")
 
 
 class _SqliteSettle:
@@ -51,11 +49,11 @@ class _SqliteSettle:
 
     def write(self) -> None:
         for sql, rows in (
-            (_sql.finish, self.finished),
-            (_sql.retry, self.retried),
-            (_sql.hand_back, self.handed_back),
-            (_renew.progress, self.progress),
-            (_sql.crash, self.crashed),
+            (SQL["settle.finish"], self.finished),
+            (SQL["settle.retry"], self.retried),
+            (SQL["settle.hand_back"], self.handed_back),
+            (SQL["renew.progress"], self.progress),
+            (SQL["settle.crash"], self.crashed),
         ):
             if rows:
                 self.tx.write_many(sql, rows)
@@ -80,7 +78,7 @@ class _SqliteSettle:
 
 
 async def settle(tx: SqliteTransaction, items: Sequence[PreparedSettlement]) -> list[Answer]:
-    rows = tx.rows(_sql.found, (ids_json([item.settlement.run_id for item in items]),))
+    rows = tx.rows(SQL["settle.found"], (ids_json([item.settlement.run_id for item in items]),))
     found = {row[0]: row for row in rows}
     jobs = _existing_jobs(tx, items, found)
     batch = _SqliteSettle(tx)
@@ -130,17 +128,17 @@ def _existing_jobs(tx: SqliteTransaction, items: Sequence[PreparedSettlement], f
     if not again:
         return set()
     ids = {found[run_id][5] for run_id in again if run_id in found}
-    return {row[0] for row in tx.rows(_sql.jobs, (ids_json(list(ids)),))}
+    return {row[0] for row in tx.rows(SQL["settle.jobs"], (ids_json(list(ids)),))}
 
 
 def _take_dead_letters(batch: _SqliteSettle, job_id: str) -> int:
     """Turn the job's dead letters into history; answers how many deaths they counted."""
     batch.write()
-    row = batch.tx.row(_sql.dead_letters, (job_id,))
+    row = batch.tx.row(SQL["settle.dead_letters"], (job_id,))
     assert row is not None
     count, deaths = row
     if count:
-        batch.tx.write(_sql.clear_dead_letters, (job_id,))
+        batch.tx.write(SQL["settle.clear_dead_letters"], (job_id,))
         batch.tx.shared.dead -= count
     return int(deaths)
 

@@ -15,7 +15,7 @@ import apsw
 
 from pollux.model import SCHEDULER_VERSION, Ended, Entry
 from pollux.store.relational.rows import RUN_COLUMNS, Row, encode
-from pollux.store.relational.sql import NamedStatements, StatementFolder
+from pollux.store.relational.sql import NamedStatements
 from pollux.store.relational.transaction import Transaction
 from pollux.store.relational.wakeup import FEED
 
@@ -26,21 +26,12 @@ ROWS_AT_ONCE = 10
 NUMBERS = 1 << 48  # entries of the feed have so many numbers in each version
 
 
-class SqliteStatements(StatementFolder):
-    """The statements of `queries/<verb>.sql` as attributes."""
-
-    def __init__(self, verb: str) -> None:
-        super().__init__(__package__, verb)
-
-
 def ids_json(ids: Sequence[Any]) -> str:
     """For `json_each`; as text, because a blob would be taken for SQLite's own binary form."""
     return encode(ids).decode()
 
 
-_sql = SqliteStatements("counters")
-_versions = SqliteStatements("versions")
-_named = NamedStatements(__package__, lambda sql: sql.replace("{run_columns}", RUN_COLUMNS))
+SQL = NamedStatements(__package__, lambda sql: sql.replace("{run_columns}", RUN_COLUMNS))
 
 
 @cache
@@ -177,10 +168,10 @@ class SqliteTransaction(Transaction):
     def counters_of(self, version: int) -> SqliteCounters:
         found = self._counters_by_version.get(version)
         if found is None:
-            row = self.row(_sql.read, (version,))
+            row = self.row(SQL["counters.read"], (version,))
             if row is None:
-                self.write(_versions.add_counters, (version,))
-                self.write(_versions.add_term, (version,))
+                self.write(SQL["versions.add_counters"], (version,))
+                self.write(SQL["versions.add_term"], (version,))
                 row = (0,) * len(SqliteCounters.__slots__)
             found = self._counters_by_version[version] = SqliteCounters(row)
             self._befores[version] = row
@@ -199,7 +190,7 @@ class SqliteTransaction(Transaction):
     # for shared verbs
 
     async def fetch(self, name: str, *args: Any) -> list[Row]:
-        return self.rows(_named[name], [ids_json(each) if type(each) is list else each for each in args])
+        return self.rows(SQL[name], [ids_json(each) if type(each) is list else each for each in args])
 
     async def fetch_text(self, sql: str, values: Sequence[Any]) -> list[Row]:
         return self.rows(sql, values)
@@ -207,14 +198,14 @@ class SqliteTransaction(Transaction):
     async def write_rows(self, name: str, rows: Sequence[Row], *same: Any) -> list[Row]:
         if not rows:
             return []
-        sql, bindings = _named[name], [(*row, *same) for row in rows] if same else rows
+        sql, bindings = SQL[name], [(*row, *same) for row in rows] if same else rows
         if len(rows) > 1 and "VALUES (?," in sql:
             return self._insert(sql, bindings)
         self._stats.statements += 1
         return self._connection.executemany(sql, bindings).fetchall()
 
     def text(self, name: str) -> str:
-        return _named[name]
+        return SQL[name]
 
     @staticmethod
     def contains(column: str) -> str:
@@ -243,8 +234,8 @@ class SqliteTransaction(Transaction):
         counters = self.counters_of(version)
         if counters.jobs or counters.held or counters.ready or counters.leased:
             return False
-        self.write(_versions.unread, feed_numbers(version))
-        self.write(_versions.drop, (version,))
+        self.write(SQL["versions.unread"], feed_numbers(version))
+        self.write(SQL["versions.drop"], (version,))
         counters.feed = counters.ends = 0
         return True
 
@@ -257,7 +248,7 @@ class SqliteTransaction(Transaction):
         self.shared.notes = max(self.shared.notes, revision)
 
     async def unread_ends(self, versions: Sequence[int]) -> list[Row]:
-        return [row for version in versions for row in self.rows(_versions.unread_ends, feed_numbers(version))]
+        return [row for version in versions for row in self.rows(SQL["versions.unread_ends"], feed_numbers(version))]
 
     def add_entry(self, version: int, entry: Entry) -> None:
         """Put an entry into the inbox of a version's leader."""
@@ -268,10 +259,10 @@ class SqliteTransaction(Transaction):
         counters.ends += ends
         first, last = feed_numbers(version)
         try:
-            self.write(_sql.add_entry, (first + shared.entries, ends, encode(entry)))
+            self.write(SQL["counters.add_entry"], (first + shared.entries, ends, encode(entry)))
         except apsw.ConstraintError:  # inserted by hand with that number: ours becomes the last
-            shared.entries = self.rows(_sql.highest, (first, last))[0][0] - first + 1
-            self.write(_sql.add_entry, (first + shared.entries, ends, encode(entry)))
+            shared.entries = self.rows(SQL["counters.highest"], (first, last))[0][0] - first + 1
+            self.write(SQL["counters.add_entry"], (first + shared.entries, ends, encode(entry)))
         self.wakeups |= FEED
 
     def write_counters(self) -> None:
@@ -279,4 +270,4 @@ class SqliteTransaction(Transaction):
         for version, counters in self._counters_by_version.items():
             row = counters.row()
             if row != self._befores[version]:
-                self.write(_sql.write, (*row, version))
+                self.write(SQL["counters.write"], (*row, version))
