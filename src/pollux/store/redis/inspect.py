@@ -25,7 +25,7 @@ ASK_S = 5.0
 PAGE, PAGES_MAX = 1_000, 20  # keys that are looked through for another namespace
 NAMED_MAX = 3  # of them
 TRIPS = 21
-_CALLED = re.compile(r'call\("([A-Z]+)"')
+_CALLED = re.compile(r'(?:call|send)\("([A-Z]+)"')
 # Commands that take something else than a key and two words; "K" is a key of ours.
 _SHAPES: dict[str, tuple[str, ...]] = {
     "DEL": ("K",),

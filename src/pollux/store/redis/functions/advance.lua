@@ -17,7 +17,7 @@ local function is_current(term)
   return tonumber(row[1] or 0) == term and (row[2] or "") ~= "" and is_at_home
 end
 
--- how many ends an entry says that it has; one that is not of our making has none
+-- the number of ends in the head of an entry; one that is not of our making has none
 local function count_ends(item)
   return item[2][1] == "ends" and math.max(0, tonumber(item[2][2]) or 0) or 0
 end
@@ -52,7 +52,7 @@ local function find_kept()
   end
 end
 
--- What another client wrote beside ours, under the same number, goes with it.  What it says of ends was never counted.
+-- What another client wrote beside ours, under the same number, goes with it.  Its ends were never counted.
 local function consume(id)
   if id < 1 or plan.kept[id] then
     return

@@ -28,7 +28,7 @@ register.write("cancel", "allow-oom", function()
   for _, id in ipairs(args.ids) do
     local run = runs.read(id)
     if run and runs.is_live(run) and run.job == args.job and not is_named[id] then
-      behind = behind - 1 -- it is found again where it stands
+      behind = behind - 1 -- it is found again among those of the job
     end
     is_named[id] = true
     add(id, run)

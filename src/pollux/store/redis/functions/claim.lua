@@ -11,7 +11,7 @@ local function new_claim()
     ids = {}, bodies = {}, -- of what is leased
     jobs = {}, -- rows by id; false: there is none
     strays = {}, -- what stood in a queue and is no run
-    unfit = {}, -- runs of which something was left out when they were read: the caller is told what, and buries them
+    unfit = {}, -- fields that were left out of a run when it was read: the caller buries such a run
   }
 end
 
@@ -160,7 +160,7 @@ local function lease(run, entry, til)
   runs.touch(run)
 end
 
--- the run that stands at a place, and its body
+-- the run at a place of a queue, and its body
 local function run_at(claim, place)
   local id = runs.id_in_queue(place)
   local key = op.keys.run .. id

@@ -15,7 +15,7 @@ register.write("delete_jobs", "allow-oom", function()
 
   for n, id in ipairs(args.ids) do
     local job = jobs.read(id)
-    if not seen[id] then -- of one that is gone, too: what was left of it may not be noted
+    if not seen[id] then -- of a deleted one, too: what was left of it may not be noted
       seen[id] = true
       end_runs_of(id)
     end

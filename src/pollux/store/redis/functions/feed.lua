@@ -64,8 +64,8 @@ function feed.ring_at(bell, is_there, ...)
   end
 end
 
--- A feed without what stands from `id` on, where none of ours is.  It is made anew: a stream remembers the highest number that
--- it ever had.
+-- The feed without its entries from `id` on, of which none is ours.  It is made anew: a stream remembers the highest number
+-- that it ever had.
 function feed.clear_ahead(key, id)
   local ours = call("XRANGE", key, "-", "(" .. id)
   call("DEL", key)

@@ -31,7 +31,7 @@ function jobs.exists(id)
   return jobs.version_of(id) and true or false
 end
 
--- a job as it stands by now; what changed in `fields` is written at the end
+-- a job with the changes of this operation; those in `fields` are written at the end
 function jobs.read(id)
   local job = op.jobs[id]
   if job == nil then

@@ -47,7 +47,7 @@ local function waiting_there(job, to)
   return run and run.job == job.id and run.st == "held" and (run.v or DEFAULT) == to and run
 end
 
--- Nothing is left to bring: the job is gone, or was moved on, and its runs with it.
+-- Nothing is left to bring: the job was deleted, or moved on, and its runs with it.
 local function leave_be(id, to)
   local noted = jobs.unfinished(id)
   if noted and not noted[3] and noted[2] == to then

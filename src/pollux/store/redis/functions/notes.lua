@@ -1,7 +1,8 @@
 -- Notes: a packed value each in one hash; `notes:keys` orders the keys, `notes:ends` their expiry.
 local notes = {}
 local call, text = op.call, op.text
-local zadd, hset, zrem, hdel, count_of, set_count = writes.zadd, writes.hset, writes.zrem, writes.hdel, writes.count_of, writes.set_count
+local zadd, hset, zrem, hdel = writes.zadd, writes.hset, writes.zrem, writes.hdel
+local count_of, set_count = writes.count_of, writes.set_count
 local SWEPT_MAX = 1000 -- expired notes that one operation removes
 
 local function mark_stop(key)

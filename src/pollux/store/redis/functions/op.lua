@@ -127,7 +127,7 @@ function op.begin(key, packed)
   op.jobs, op.job_versions = {}, {} -- jobs, and versions of jobs, by id; false: there is none
   op.remembered, op.forgotten = 0, 0 -- deleted jobs that are noted, and that are forgotten for it
   op.has_swept = false -- expired notes
-  op.runs = {} -- as they stand by now, false for none
+  op.runs = {} -- with the changes of this operation; false: there is none
   op.touched = {} -- those to be written; false: to be deleted
   op.bodies, op.packed = {}, {} -- of runs: inputs to be written, states that were written
   op.unread_fields = {} -- of runs of which something was left out when they were read
@@ -180,7 +180,7 @@ function op.each_part(work)
   op.enter(before)
 end
 
--- where the bell stands: who read nothing there waits for what comes after
+-- the last id of a bell: a caller that found nothing waits for entries after it
 function op.bell_place(bell)
   local last = call("XREVRANGE", bell, "+", "-", "COUNT", 1)
   return last[1] and last[1][1] or "0-0"

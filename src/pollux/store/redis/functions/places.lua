@@ -39,7 +39,7 @@ function places.all(run)
   return found
 end
 
--- Does it say of itself all that is needed to know where it stands?  In its own words: `runs.unpacked` adds what lacks.
+-- Whether the stored state has all the fields that its indexes need: `runs.unpacked` adds what lacks.
 local function is_whole(run)
   local stored = cmsgpack.unpack(call("HGET", op.keys.run .. run.id, "s"))
   if not runs.is_live(run) then

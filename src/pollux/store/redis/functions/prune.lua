@@ -26,7 +26,7 @@ register.write("prune", "allow-oom", function()
     return math.max(0, args.limit - gone)
   end
 
-  -- places that no run stands at any more go without being counted
+  -- places without a run are removed and not counted
   local function forget_at(history, places, count)
     for n = 1, math.min(#places, count) do
       local run = runs.read(runs.id_by_end(places[n]))

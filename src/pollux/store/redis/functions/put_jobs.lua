@@ -1,5 +1,5 @@
 -- Add or replace definitions.  A put is {id, definition, release, source, enabled, once, revision or false}.  Answers
--- {kind, revision, what stands against it, what is stored} for each.
+-- {kind, revision, what is against it, what is stored} for each.
 local call, text = op.call, op.text
 local TAKEN_MAX = 1000 -- runs of deleted jobs that come along
 
@@ -26,7 +26,7 @@ local function take_runs_of(id, limit)
   return #places
 end
 
--- what stands against putting it over the stored one, and what is stored; nothing if it is equal
+-- what is against putting it over the stored one, and what is stored; nothing if it is equal
 local function against(new, stored)
   local def, rel, src = stored_text(stored)
   if def == new.def then

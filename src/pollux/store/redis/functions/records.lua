@@ -3,7 +3,7 @@ local call, text = op.call, op.text
 local check = writes.check
 
 -- The oldest entries.  Those that the caller has read before come without their text; one that is not of our making comes
--- with an empty text, and all that it says.
+-- with an empty text, and all of its fields.
 register.read_parts("feed", function()
   local known, items = {}, {}
   for _, id in ipairs(op.args.known) do

@@ -3,7 +3,8 @@
 -- leased; finished, it is in a history.  All functions move runs by `admit`, `put_back`, `finish` and `forget` alone.
 local runs = {}
 local call, text, pad, pad_seq, is_of, DEFAULT = op.call, op.text, op.pad, op.pad_seq, op.is_of, op.DEFAULT
-local zadd, hset, zrem, hdel, field_of, next_seq = writes.zadd, writes.hset, writes.zrem, writes.hdel, writes.field_of, writes.next_seq
+local zadd, hset, zrem, hdel = writes.zadd, writes.hset, writes.zrem, writes.hdel
+local field_of, next_seq = writes.field_of, writes.next_seq
 local count_of, set_count = writes.count_of, writes.set_count
 local TRIED_MAX = 5
 
@@ -25,25 +26,25 @@ function runs.counter_name(job, kind)
   return kind == "failed" and "failed " .. job or job
 end
 
--- the id in a place of `live`, of a queue, and of a history
-function runs.id_by_due(place)
-  return string.sub(place, 16)
-end
-
-function runs.id_in_queue(place)
-  return string.sub(place, 15)
-end
-
-function runs.id_by_end(place)
-  return string.sub(place, 30)
-end
-
+-- places of `live` and `held`, and of a history; the id in each of them, and in a place of a queue
 function runs.by_due(run)
   return pad(run.due) .. run.id
 end
 
 function runs.by_end(run)
   return pad(run.fin) .. pad_seq(run.pq) .. run.id
+end
+
+function runs.id_by_due(place)
+  return string.sub(place, 16)
+end
+
+function runs.id_by_end(place)
+  return string.sub(place, 30)
+end
+
+function runs.id_in_queue(place)
+  return string.sub(place, 15)
 end
 
 function runs.is_unchanged(run)
@@ -58,7 +59,7 @@ function runs.class_key(run)
   return runs.is_unchanged(run) and op.keys.finished_unchanged or op.keys.finished_plain
 end
 
--- what a run says of itself, and of which kind that is
+-- the fields of a state, and their types
 local KINDS = {
   vis = "number", cause = "string", key = "string", pr = "number", gated = "boolean", why = "string", att = "number",
   loss = "number", crash = "number", fence = "number", tok = "string", own = "string", til = "number", len = "number",
@@ -67,7 +68,7 @@ local KINDS = {
   ent = "string", settled = "string",
 }
 
--- what it must say to stand where it does: without it nothing could take it away from there
+-- fields without which it could not be removed from its indexes
 local function complete(run)
   local pr = run.pr
   if pr and pr ~= 1 and pr ~= 2 and pr ~= 3 then
@@ -259,7 +260,7 @@ local function count_finished(job, kind, change)
   op.counter_changes[name] = (op.counter_changes[name] or 0) + change
 end
 
--- finished runs stand by (when they finished, in which order)
+-- finished runs are ordered by (when they finished, in which order)
 function runs.add_to_history(run)
   local kind, place = runs.history_kind(run), runs.by_end(run)
   zadd(runs.class_key(run), place, "0")
@@ -345,7 +346,7 @@ function runs.ask_to_stop(run, reason)
   return true
 end
 
--- End what waits of a job that is gone, of no more than `limit` runs.  What is left is noted in the same write, so that
+-- End what waits of a deleted job, of no more than `limit` runs.  What is left is noted in the same write, so that
 -- a caller that is cut off leaves nothing that nothing would end.  Answers how many were looked at, and whether there are more.
 function runs.end_waiting(id, upto, after, why, limit)
   local live = runs.live_key(id)
@@ -367,7 +368,7 @@ function runs.end_waiting(id, upto, after, why, limit)
   return #places, is_more
 end
 
--- Make a run live, if nothing stands against it.
+-- Make a run live, unless its id is known, its job is deleted or its key is taken.
 function runs.accept(row)
   local id, run = row[1], row[2]
   if runs.exists(id) then

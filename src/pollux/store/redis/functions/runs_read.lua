@@ -63,7 +63,7 @@ register.read("counts", function()
 end)
 
 -- {visible by now, earliest visible time or false} of each priority, of our version; `before`: of those that are visible
--- only what stands before that run
+-- only what is before that run
 register.read("lines", function()
   local before, now, own, found = op.args.before, op.now, op.args.v, {}
   local mark = before ~= "" and runs.read(before) or nil

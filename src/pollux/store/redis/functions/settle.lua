@@ -125,7 +125,7 @@ local function is_final(verdict)
   return verdict[1] == "done" or verdict[1] == "dead" or verdict[1] == "cancelled"
 end
 
--- nothing is tried again that was asked to stop or whose job is gone
+-- nothing is tried again that was asked to stop or whose job is deleted
 local function final(run, verdict)
   if is_final(verdict) then
     return verdict

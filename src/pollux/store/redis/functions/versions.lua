@@ -1,4 +1,4 @@
--- Versions of the deployment: `versions` says of each that ever was whether it is there.
+-- Versions of the deployment: the hash `versions` has each that ever was, and whether it is there.
 local versions = {}
 local call, text, DEFAULT = op.call, op.text, op.DEFAULT
 local count_in = writes.count_in

@@ -16,29 +16,18 @@ function writes.check(key, kind)
   op.sound[key] = true
 end
 
-local function in_parts(command, key, arguments)
+local function send(command, key, arguments)
   for first = 1, #arguments, ARGUMENTS_MAX do
-    command(key, unpack(arguments, first, math.min(first + ARGUMENTS_MAX - 1, #arguments)))
+    call(command, key, unpack(arguments, first, math.min(first + ARGUMENTS_MAX - 1, #arguments)))
   end
 end
 
-local function send_zadd(...)
-  return call("ZADD", ...)
-end
-
-local function send_zrem(...)
-  return call("ZREM", ...)
-end
-
-local function send_hset(...)
-  return call("HSET", ...)
-end
-
-local function send_hdel(...)
-  return call("HDEL", ...)
-end
-
-local function write_hash(key, batch)
+local function write(key, batch)
+  if batch.kind == "zset" then
+    send("ZREM", key, batch.drops)
+    send("ZADD", key, batch.puts)
+    return
+  end
   local drops, puts = {}, {}
   for field in pairs(batch.drops) do
     drops[#drops + 1] = field
@@ -47,26 +36,22 @@ local function write_hash(key, batch)
     puts[#puts + 1] = field
     puts[#puts + 1] = value
   end
-  in_parts(send_hdel, key, drops)
-  in_parts(send_hset, key, puts)
+  send("HDEL", key, drops)
+  send("HSET", key, puts)
 end
 
-local function write(key, batch)
-  if batch.kind == "hash" then
-    return write_hash(key, batch)
-  end
-  in_parts(send_zrem, key, batch.drops)
-  in_parts(send_zadd, key, batch.puts)
+local function new_batch(kind)
+  return { kind = kind, puts = {}, drops = {}, drop_count = 0 }
 end
 
 local function batch_of(kind, key)
-  local batch = { kind = kind, puts = {}, drops = {}, drop_count = 0 }
+  local batch = new_batch(kind)
   op.gathered[key] = batch
   return batch
 end
 
 -- A batch of a sorted set is two lists as they go to the server, of scores and members to add and of members to remove first.
--- `places` says where a member is that is to be added: made as soon as one is removed after it was added.
+-- `places` has where a member to add is: made as soon as one is removed after it was added.
 local function forget_add(batch, member)
   local puts, places = batch.puts, batch.places
   if not places then
@@ -120,30 +105,30 @@ function writes.hdel(key, field)
   batch.puts[field], batch.drops[field] = nil, true
 end
 
--- how the members of a batch stand by now, as a batch that brings it back
-local function standing(key, batch)
-  local is_hash, members, before = batch.kind == "hash", {}, { kind = batch.kind, puts = {}, drops = {} }
-  for each, other in pairs(batch.drops) do
-    members[#members + 1] = is_hash and each or other
-  end
-  for each, other in pairs(batch.puts) do
-    if is_hash or each % 2 == 0 then
-      members[#members + 1] = is_hash and each or other
-    end
-  end
-  in_parts(function(_, ...)
-    local asked = { ... }
-    for n, value in ipairs(call(is_hash and "HMGET" or "ZMSCORE", key, ...)) do
-      if is_hash then
-        before[value and "puts" or "drops"][asked[n]] = value or true
-      elseif value then
-        before.puts[#before.puts + 1] = value
-        before.puts[#before.puts + 1] = asked[n]
-      else
-        before.drops[#before.drops + 1] = asked[n]
+-- the members of a batch as they are stored, as a batch that restores them
+local function stored(key, batch)
+  local before = new_batch(batch.kind)
+  if batch.kind == "hash" then
+    for _, fields in ipairs({ batch.drops, batch.puts }) do
+      for field in pairs(fields) do
+        local value = call("HGET", key, field)
+        before[value and "puts" or "drops"][field] = value or true
       end
     end
-  end, key, members)
+    return before
+  end
+  local function restore(member)
+    local score = call("ZSCORE", key, member)
+    local list = score and before.puts or before.drops
+    list[#list + 1] = score or member
+    list[#list + 1] = score and member or nil
+  end
+  for _, member in ipairs(batch.drops) do
+    restore(member)
+  end
+  for n = 2, #batch.puts, 2 do
+    restore(batch.puts[n])
+  end
   return before
 end
 
@@ -153,7 +138,7 @@ function writes.flush(key)
   if batch then
     writes.check_all()
     if op.undos then
-      op.undos[#op.undos + 1] = { key, standing(key, batch) }
+      op.undos[#op.undos + 1] = { key, stored(key, batch) }
     end
     write(key, batch)
     op.gathered[key] = nil
@@ -169,7 +154,7 @@ function writes.field_of(key, field)
   return not (batch and batch.drops[field]) and call("HGET", key, field)
 end
 
--- what `meta` of a version says, read once: numbers, and of each stream the entry that was delivered last, and one that stays
+-- the fields of `meta` of a version, read once: numbers, and of each stream the entry that was delivered last, and one that stays
 local META_FIELDS = { "seq", "entries", "ends", "seen", "owed1", "owed2", "owed3", "granted", "clock", "stops", "notes", "jobs",
   "last1", "last2", "last3", "kept1", "kept2", "kept3" }
 local NUMBERS = 12 -- the first ones
