@@ -1,4 +1,4 @@
-"""What is done once, beforehand, which each process of a run of tests would do again?  `python -m tests.beforehand`.
+"""Caches that are filled once before a run of tests, not by each of its processes: `python -m tests.beforehand`.
 
 * pytest rewrites every `assert`, which takes longer than all else that it does before the first test, and keeps what it
   wrote beside the tests.  In a fresh checkout nothing is kept yet, and where Python may keep nothing

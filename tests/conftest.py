@@ -1,4 +1,4 @@
-"""What holds for every test?  Nothing is skipped unseen, nothing is left running, and dice fall the same way twice."""
+"""Rules of every test: no skip goes unseen, no process is left running, random examples are the same in every run."""
 
 import gc
 import logging
@@ -23,7 +23,7 @@ settings.register_profile("ci", derandomize=True, print_blob=True, **TIMELESS)
 settings.register_profile("search", max_examples=2_000, print_blob=True, **TIMELESS)
 settings.load_profile("ci")
 
-PATIENCE_MS = 30_000  # a process that was told to stop may need a moment, on a busy machine a long one
+PATIENCE_MS = 30_000  # for a process to end after its signal, on a busy machine
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """What is collected stays to the end: nobody need look through it for garbage, neither meanwhile nor later."""
+    """Collected items live to the end: the garbage collector skips them, during collection and later."""
     gc.disable()
     try:
         return (yield)
@@ -72,7 +72,7 @@ def no_word_in_the_home():
 
 @pytest.fixture(autouse=True)
 def logs_as_they_were():
-    """What a test says of levels ends with it: pytest keeps every line that passes, and a later test counts objects."""
+    """Log levels that a test sets end with it: pytest keeps every line that passes, and a later test counts objects."""
     loggers = logging.getLogger(), logging.getLogger("pollux")
     before = [logger.level for logger in loggers]
     yield
@@ -109,7 +109,7 @@ def no_process_left_behind(no_word_in_the_home):
 
 @pytest.fixture(scope="session", autouse=True)
 def no_server_left_behind(no_process_left_behind):
-    """The servers that tests share were started by whoever came first, and end with the session."""
+    """Servers that tests share start with the first test that needs them, and end with the session."""
     yield
     stop_nursery()
     redis_servers.stop_shared()

@@ -1,4 +1,4 @@
-"""Is what lies in `deploy/` fit to be used?  One function per kind of file; each answers what is wrong, or nothing.
+"""Rules of the files in `deploy/`: one function per kind of file; each returns what is wrong.
 
 There is no container engine and no cluster here, so linters judge the form (hadolint, the schemas of compose and of
 Kubernetes, a PromQL parser) and the rest judges what linters cannot know: that names, ports, paths, options, commands

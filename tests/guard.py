@@ -4,8 +4,8 @@
         ✗ killed, interrupted                        │ kills what is left, removes the session's folder
 
 An interrupted or killed run tears nothing down.  The guard looks up five times a second whether its parent still lives.
-Processes are found by the mark in their environment (`tests/leaks.py`); servers that write their title over it are told
-to the guard when they start.  It removes one folder for each session, in which the servers have theirs.
+Processes are found by the mark in their environment (`tests/leaks.py`); the pids of servers, which
+write their title over it, are sent to the guard when they start.  It removes one folder for each session, in which the servers have theirs.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def main(mark: str, parent: int, folder: Path) -> None:
         signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal
     watched, rest, is_over = {}, b"", False
     while not is_over:
-        is_orphan = os.getppid() != parent  # also from the beginning; what it was told is read all the same
+        is_orphan = os.getppid() != parent  # also from the start; the pids in the pipe are read all the same
         if not select.select([0], [], [], 0 if is_orphan else LOOK_S)[0]:
             is_over = is_orphan
             continue
@@ -108,7 +108,7 @@ def _end_all(mark: str, watched: dict[int, str]) -> None:
 
 
 def _left(mark: str, watched: dict[int, str]) -> list[Process]:
-    """Whoever carries the mark, the watched, and all that descend from them."""
+    """Processes with the mark, the watched ones, and all their descendants."""
     there = [process for process in table(mark) if process.pid != os.getpid()]
     family = {process.pid for process in there if process.is_marked}
     family |= {pid for pid, began in watched.items() if _began(pid) == began}
@@ -118,7 +118,7 @@ def _left(mark: str, watched: dict[int, str]) -> list[Process]:
 
 
 def _began(pid: int) -> str:
-    """When it began, so that another one with its number is told from it; empty if it is gone."""
+    """Start time of a process, which tells it from a later one with the same pid; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except (FileNotFoundError, ProcessLookupError):

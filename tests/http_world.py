@@ -1,4 +1,4 @@
-"""What do the tests of the http handler share?  Contexts, names, and the smallest of servers."""
+"""World of the tests of the http handler: contexts, names, and the smallest of servers."""
 
 import asyncio
 import socket

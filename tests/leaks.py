@@ -1,4 +1,4 @@
-"""Which processes did this session leave running?  Found by parentage and by a mark that all descendants inherit.
+"""Processes that a session of tests left running, found by parentage and by a mark that all descendants inherit.
 
 It reads the process table of Linux; elsewhere there is nothing to read, and nothing is found.
 One kind escapes: an orphan forked from this process without exec, for it shares our environment as it was at start.
@@ -30,7 +30,7 @@ def leftovers(mark: str, *, patience_ms: int) -> list[Process]:
 
 
 def ours(mark: str) -> list[Process]:
-    """Descendants of this process, and whoever carries the mark: an orphan has lost its parent, not its environment."""
+    """Descendants of this process, and processes with the mark: an orphan has lost its parent, not its environment."""
     there = table(mark)
     family = {os.getpid()}
     while more := {process.pid for process in there if process.parent in family} - family:

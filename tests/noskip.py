@@ -1,4 +1,4 @@
-"""Was everything run?  A skip is a test that cannot fail; where it must not happen, it fails the session.
+"""Plugin that fails a session with a skipped test: a skip is a test that cannot fail.
 
 `make test` sets `POLLUX_NO_SKIP=1`, which puts this plugin in.  Bare pytest may skip a missing service, and prints it.
 """

@@ -1,4 +1,4 @@
-"""Can a query be answered?  Its form, what it asks for, and whether it lets one version hide another."""
+"""Rules of PromQL queries: their form, the metrics they name, and that no version hides another."""
 
 from __future__ import annotations
 

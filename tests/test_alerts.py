@@ -1,4 +1,4 @@
-"""Do the alerts find what they are there to find, and nothing else?  Prometheus' own promtool runs the rules.
+"""Alerts fire for their faults and for nothing else: Prometheus' own promtool runs the rules.
 
 A scene is what the nodes of a store tell, minute by minute, and all alerts that stand at one of them.  Above all: where
 two versions share a store each node tells of its own, and one that does well must not hide one that does not.

@@ -1,4 +1,4 @@
-"""Do the files of `deploy/` fit the program?  Ours do; each rule is shown the faults that it is there to find.
+"""Files of `deploy/` fit the program; each rule finds the faults that are planted for it.
 
 That they also work is shown by `test_deployed`, which runs them.
 """

@@ -1,4 +1,4 @@
-"""Does what lies in `deploy/` work?  Its commands, environments, probes, health checks and queries are run here.
+"""Deployment files at work: their commands, environments, probes, health checks and queries are run here.
 
 There is no container engine and no cluster here.  The wheel is built and installed as the Dockerfile says, and the real
 program is started with the very words of each file; only its paths and ports are ours (`tests/installed.py`).

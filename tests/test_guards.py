@@ -1,4 +1,4 @@
-"""Do the guards of `conftest.py` bite?  Each is shown a session with the fault planted, in a pytest of its own."""
+"""Guards of `conftest.py`: each is shown a session with the fault planted, in a pytest of its own."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Does nothing cost what is not used?  Imports are lazy: help is quick, and a command brings only what it needs."""
+"""Lazy imports: help is quick, and a command imports only what it needs."""
 
 import json
 import resource

@@ -1,4 +1,4 @@
-"""Does the workshop keep its own promises?  The lock, the Makefile, the dependencies."""
+"""Promises of the repository itself: the locks, the Makefile, the dependencies, the decisions."""
 
 import ast
 import os

@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """Somebody with a token; every request is one call of the ASGI app."""
+    """A client with a token; every request is one call of the ASGI app."""
 
     def __init__(self, api: Any, role: Role | None = Role.ADMIN) -> None:
         self.api, self.role = api, role
@@ -97,7 +97,7 @@ def api_of(app: Pollux, **door: Any) -> Client:
     tokens = TokenCheck(app)
     for role, secret in SECRETS.items():
         tokens.trust(secret, Identity(f"token:{role.word}", role))
-    leaps = count(0, 60)  # every look at the clock is a minute after the last: nobody asks too often here
+    leaps = count(0, 60)  # every look at the clock is a minute after the last: no rate limit is met here
     return Client(make_api(app, tokens, **{"limits": ApiLimits(rate=0), "clock": lambda: float(next(leaps)), **door}))
 
 

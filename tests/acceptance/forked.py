@@ -1,4 +1,4 @@
-"""How does a test get a real process without paying for its beginning?  Forked from one that has everything imported.
+"""Real processes without the cost of their start: forked from one that has everything imported.
 
     the tests ── words, folder, environment, pipes ──▶ the nursery ──▶ a keeper ──▶ `python -m pollux ...`
         ▲                                                                │ waits
@@ -10,7 +10,7 @@ a process of its own, in its own folder and environment, with its own pid, signa
 
 What it cannot show: its command line, when things are imported, what Python reads from the environment when it begins,
 and how modules are taken apart when it ends: those that all share are left as they are, for to copy and clear them
-takes three times as long as to answer a question.  Whoever is asked about these is started afresh.
+takes three times as long as to answer a question.  A process that is tested for these is started afresh.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ READ_AT_THE_BEGINNING = ("PYTHON", "LD_", "LC_", "LANG", "TZ")
 READ_WITH_AN_IMPORT = {"POLLUX_CRASH_AT", "POLLUX_STOP_AT", "POLLUX_COUNT_FAILPOINTS"}
 BEAT = "POLLUX_TEST_BEAT_MS"  # read by a forked process alone
 STORES = ("pollux.store.memory", "pollux.store.sqlite.store", "pollux.store.redis", "pollux.store.postgres.store")
-USUAL = (True, None, None, None, -1, False, -1)  # signals as usual, nobody's rights, no session or group of its own
+USUAL = (True, None, None, None, -1, False, -1)  # signals as usual, no other user, no session or group of its own
 NODE = ("pollux.app", "pollux.config", "pollux.server", "pollux.server.gateway", "uvicorn", "rich.live", "watchfiles")
 
 
@@ -137,7 +137,7 @@ def main() -> None:
     assert threading.active_count() == 1, "a thread would not be forked"
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a keeper
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     with socket.socket(fileno=int(sys.argv[1])) as line:
         said, ends, _, _ = socket.recv_fds(line, REQUEST_MAX, 4)
         while said:

@@ -98,7 +98,7 @@ async def silence(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None
 
 
 async def plain_words(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """To whoever says hello, whatever hello that is."""
+    """Answer any connection, whatever it sends."""
     await reader.read(1)
     writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     await writer.drain()

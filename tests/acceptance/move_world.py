@@ -29,7 +29,7 @@ async def opened(url):
 
 
 async def populate(store, *, runs=3):
-    """Something of every kind, a lease among it; the term was held by somebody."""
+    """Something of every kind, a lease among it; the term was held by a node."""
     await store.put_jobs(
         [JobPut(Job(id=f"job{n}", handler="h", schedule=Interval(3_600_000), params={"ä": [n, 1.5]})) for n in range(3)]
     )

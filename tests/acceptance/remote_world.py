@@ -1,4 +1,4 @@
-"""A deployment on any store, and somebody who asks it three ways: the store itself, a node, and a node's socket."""
+"""A deployment on any store, asked three ways: the store itself, a node, and a node's socket."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Said(NamedTuple):
 
 
 class World:
-    """A server, and somebody who knows how to talk to it."""
+    """A server, and a client that speaks HTTP to it."""
 
     def __init__(self, app: Pollux, server: ApiServer) -> None:
         self.app, self.server = app, server

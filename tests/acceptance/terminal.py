@@ -63,11 +63,11 @@ class Answer(NamedTuple):
 
 
 class Terminal:
-    """Somebody at a terminal, in `folder`.  Every command is a process; `fresh`: from the very beginning of Python."""
+    """A user at a terminal, in `folder`.  Every command is a process; `fresh`: from the start of Python."""
 
     def __init__(self, folder: Path, *, fresh: bool = False) -> None:
         self.folder, self.is_fresh = folder, fresh
-        if not (folder / "work.py").exists():  # somebody may be about to import it
+        if not (folder / "work.py").exists():  # another process may be about to import it
             (folder / "work.py").write_text(HANDLERS)
 
     def environ(self, extra: dict[str, str] | None = None) -> dict[str, str]:
@@ -183,5 +183,5 @@ def eventually(look: Callable[[], Any], what: str, process: subprocess.Popen | N
         if process is not None and process.poll() is not None:
             out, err = process.communicate()
             raise AssertionError(f"the program ended ({process.returncode}) before {what}:\n{out!r}\n{err!r}")
-        time.sleep(max(0.05, time.monotonic() - begin))  # whoever is waited for needs the machine, too
+        time.sleep(max(0.05, time.monotonic() - begin))  # the process that is waited for needs the machine, too
     raise AssertionError(f"after {PATIENCE_SECONDS} s still not: {what}")

@@ -32,7 +32,7 @@ class Snapshot(Struct, frozen=True):
 
     runs: tuple[Run, ...]
     jobs: tuple[Job, ...]
-    feed: tuple[FeedItem, ...] | None = None  # None: nobody looked
+    feed: tuple[FeedItem, ...] | None = None  # None: not read
 
 
 class Broken(Struct, frozen=True):

@@ -52,7 +52,7 @@ Step = Callable[[Store], Awaitable[Any]]
 
 
 class Claim(NamedTuple):
-    """Whoever lives and heard no answer claims again with the same token; after a crash nobody has it any more."""
+    """A live caller without an answer claims again with the same token; after a crash the token is lost."""
 
     node: str
     token: str
@@ -144,7 +144,7 @@ def _ends() -> Iterator[Step]:
     let = Plan(releases=(Release("g"), Release("d")), holds=(Holding("a>1", "waits"),), cancels=())
     yield lambda s: consume(s, 1, let, 10)
     yield lambda s: s.advance(1, Plan(firings=(firing(10, overlap=Overlap.ALLOW),)), now_ms=at(10))
-    # f was never settled: its lease ends, and whoever claims next takes it up.
+    # f was never settled: its lease ends, and the next claim takes it up.
     yield Claim("B", "t3", 50, 60)
 
 

@@ -13,7 +13,7 @@ from tests.chaos.yard import Process, Yard
 
 LOAD = 17  # runs asked for a kill, in the time that it takes; follow-ups and firings come on top
 PACE_MS = (20, 220)  # a node lives so long after it came up
-SHORT_TERM = "leader_ttl=1s"  # or whoever plans would be killed before it may lead
+SHORT_TERM = "leader_ttl=1s"  # or the planner would be killed before it may lead
 LED_SHARE_MIN = 0.08  # of those that were killed
 LOST_SHARE_MAX = 0.02  # leases that a busy machine may cost us by stalling, of all starts
 

@@ -44,7 +44,7 @@ async def wait_until(look: Callable[[], Awaitable[T]], what: str, *, seconds: fl
     while not (found := await look()):
         took = time.monotonic() - begin
         assert begin + took < deadline, f"{what}: not within {seconds:g} s"
-        await asyncio.sleep(max(LOOK_SECONDS, took))  # whoever is waited for needs the machine, too
+        await asyncio.sleep(max(LOOK_SECONDS, took))  # the process that is waited for needs the machine, too
         begin = time.monotonic()
     return found
 
@@ -66,7 +66,7 @@ class Process:
         return self.returncode is None
 
     def signal(self, number: signal.Signals) -> None:
-        """To this very process: nobody else has its pid until we have read its end."""
+        """To this very process: no other one gets its pid until its end is read."""
         if self.is_alive:
             os.kill(self.pid, number)
 

@@ -35,7 +35,7 @@ def own_server(backend, tmp_path):
 
 @pytest.fixture
 def url(request, backend):
-    """A store that nobody else uses; on a server of its own if the test asks for one."""
+    """A store for this test alone; on a server of its own if the test asks for one."""
     if "own_server" in request.fixturenames:
         return backend.url_on(request.getfixturevalue("own_server"))
     return backend.own_url("faults")
@@ -73,7 +73,7 @@ async def partition(url):
 
 @pytest.fixture(params=["namespace", "proxy"])
 async def any_partition(request, url):
-    """The same, and the way for machines where it is not; there it is all there is, and says so."""
+    """The same, and the way for machines where it is not; there it is the only one, and printed as such."""
     partition = await (partition_before(url) if request.param == "namespace" else frozen_way(url))
     yield partition
     await partition.close()

@@ -33,10 +33,10 @@ class Line:
         self.client, self.server = client, server
         self.is_answered = True
         self.is_lost = False  # the answer to what was asked last is not to come through
-        self.is_dumb = False  # nothing passes any more, and nobody is told
+        self.is_dumb = False  # nothing passes any more, and neither end is notified
 
     def abort(self) -> None:
-        """A reset, said once: on a link that is down nobody ever hears of it."""
+        """A reset, said once: on a link that is down it never arrives."""
         for writer in (self.client, self.server):
             with contextlib.suppress(OSError):
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -44,7 +44,7 @@ class Line:
 
 
 class Proxy:
-    """Listens on a port of its own and passes everything on, until it is told otherwise."""
+    """Listens on a port of its own and passes everything on, until a method changes that."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = host, port
@@ -110,7 +110,7 @@ class Proxy:
             line.is_dumb = True
 
     def mend(self) -> None:
-        """Whatever is still connected, and whoever connects now, is served again."""
+        """Serve all connections again, those that are open and new ones."""
         self._is_down, self._lose_at, self._is_held, self._delay_s = False, None, None, 0.0
         self._gate.set()
         self._door.set()
@@ -127,7 +127,7 @@ class Proxy:
         try:
             await self._serve(reader, writer)
         except asyncio.CancelledError:
-            pass  # the end of the test; whoever is told of it as an error would only log it
+            pass  # the end of the test; raised as an error it would only be logged
         finally:
             self._pumps.discard(pump)
 
@@ -142,7 +142,7 @@ class Proxy:
         ways = [asyncio.ensure_future(self._ask(line, reader)), asyncio.ensure_future(self._answer(line, from_server))]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            if line.is_dumb:  # the one end hung up, and the other is not told
+            if line.is_dumb:  # the one end hung up, and the other is not notified
                 await asyncio.wait(ways)
         finally:
             for way in ways:

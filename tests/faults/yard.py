@@ -12,7 +12,7 @@ from pollux.store.urls import open_store
 from tests.chaos.yard import LOOK_SECONDS, Yard
 from tests.faults.backends import POSTGRES, Backend, asked_of
 
-STUCK_MS = 300  # a transaction that idles for so long belongs to somebody who stands still
+STUCK_MS = 300  # a transaction that idles for so long belongs to a stopped process
 IDLE = """
     SELECT count(*) FROM pg_stat_activity
     WHERE state = 'idle in transaction' AND clock_timestamp() - state_change > $1 * interval '1 ms'
@@ -25,7 +25,7 @@ class FarYard(Yard):
         self.backend = backend
 
     async def is_unlocked(self) -> bool:
-        """Redis has no locks; in PostgreSQL whoever is stopped inside a transaction keeps what it has locked."""
+        """Redis has no locks; in PostgreSQL a process that is stopped inside a transaction keeps its locks."""
         if self.backend is not POSTGRES:
             return True
         until = time.monotonic() + 2 * STUCK_MS / 1000

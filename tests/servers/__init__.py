@@ -1,1 +1,1 @@
-"""Which real servers do the tests talk to?  One that was named, else one of the machine, else one from a wheel."""
+"""Real servers of the tests: one that was named, else one of the machine, else one from a wheel."""

@@ -57,7 +57,7 @@ class Page:
                 self._hear(said)
 
     async def go(self, url: str) -> None:
-        """To that address, as somebody types it; the page is loaded when this answers."""
+        """Open that address, as if typed; the page is loaded when this returns."""
         loads = self.loads
         said = await self.call("Page.navigate", url=url)
         assert not said.get("errorText"), said

@@ -1,4 +1,4 @@
-"""Where does a program come from that no wheel carries?  From the machine, else from Debian's package, only unpacked.
+"""Programs that no wheel carries: from the machine, else from Debian's package, only unpacked.
 
 `apt-get download` needs no rights and changes nothing on the machine; what it brings is unpacked once, beside the
 packages of this Python, and run from there.
@@ -126,7 +126,7 @@ def _installed(folder: Path) -> set[str]:
 
 
 def _own_lists(parcel: Parcel, folder: Path) -> list[str]:
-    """What apt must be told: nothing if it knows the package, else to keep lists of its own here, with no rights."""
+    """Options of apt: none if it knows the package, else those that keep lists of its own here, without rights."""
     known = _run(["apt-cache", "policy", parcel.packages[0]], folder).stdout
     if re.search(r"Candidate: [^(\s]", known):
         return []

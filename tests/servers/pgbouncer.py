@@ -1,4 +1,4 @@
-"""How does a PgBouncer stand before a server in the tests?  In transaction mode, and with few connections to it.
+"""PgBouncer before a server of the tests, in transaction mode and with few connections to it.
 
 A connection is ours from BEGIN to COMMIT, and between two statements it may be another one.  No wheel carries it.
 """

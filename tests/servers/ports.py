@@ -1,4 +1,4 @@
-"""Which port may a server of a test take?  One that nobody is given between our asking and its binding.
+"""Free ports for servers of tests, which no other process is given before the server binds them.
 
 A port that the kernel names (`bind` to 0) is free only until it is let go: then whoever asks next may get it, and the
 tests ask all the time.  So ours lie below those that the kernel hands out, every process of a test run has its own
@@ -15,7 +15,7 @@ from pathlib import Path
 from random import SystemRandom
 
 FIRST, LAST = 18_000, 32_767
-SHARES = 16  # of one test run; whoever else chooses from these ports is met by chance only
+SHARES = 16  # of one test run; another program that chooses from these ports is met by chance only
 TRIES_MAX = 1_000
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 @contextmanager
 def nobodys_port() -> Iterator[int]:
-    """Nobody answers there, nor can anybody take it before the end of the block."""
+    """Nothing answers there, and no other process can take it before the end of the block."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # and never listens
         yield held.getsockname()[1]

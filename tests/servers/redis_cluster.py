@@ -1,4 +1,4 @@
-"""Where does a Redis Cluster for the tests come from?  Some servers on free ports that are introduced to each other.
+"""Redis Cluster for tests: servers on free ports that are introduced to each other.
 
 Each primary has a third of the slots; with replicas, each has one.  Node timeouts are short, so that a failover takes
 about two seconds.
@@ -23,7 +23,7 @@ from tests.servers.redis import RedisServer
 
 SLOTS = 16_384
 PRIMARIES = 3
-NODE_TIMEOUT_MS = 3_000  # a machine may stand still for a second or two; then nobody has died
+NODE_TIMEOUT_MS = 3_000  # a machine may stand still for a second or two; then no node has died
 START_S = 60.0
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""How does a replica take the place of its primary in the tests?  At its port, as a name or a virtual address moves."""
+"""Redis primary and replica for tests; the replica takes over at the same port, as a name or a virtual address moves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.servers.redis_sentinel import follow
 
 
 class Pair:
-    """A primary, its replica, and one place where whoever leads is found."""
+    """A primary, its replica, and one address at which the primary is found."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder, self.options = folder, ("--repl-diskless-sync-delay", "0", *options)
@@ -54,7 +54,7 @@ class Pair:
         self.replica.port = self.port
 
     def renew(self) -> None:
-        """Whoever leads gets a new replica."""
+        """Give the primary a new replica."""
         self.primary, self.replica = self.replica, self._made("c")
         follow(self.replica, self.primary)
 

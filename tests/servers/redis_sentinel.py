@@ -1,4 +1,4 @@
-"""Where do sentinels for the tests come from?  Three of them watch a primary and its two replicas, started here.
+"""Redis Sentinels for tests: three of them watch a primary and its two replicas, started here.
 
 They are told of each other and of the replicas in their config, so that they need not find out first.
 """
@@ -13,7 +13,7 @@ from tests.servers.redis_cluster import ask, until
 
 SERVICE = "jobs"
 SENTINELS = 3
-DOWN_AFTER_MS = 3_000  # a machine may stand still for a second or two; then nobody has died
+DOWN_AFTER_MS = 3_000  # a machine may stand still for a second or two; then no server has died
 
 
 class Watched:

@@ -1,4 +1,4 @@
-"""What do these tests share?  Other processes, of which none is left behind, also by a test that failed."""
+"""Fixtures of the store tests: other processes, all ended with their test, and handles of Redis."""
 
 import pytest
 from redis.asyncio import Redis
