@@ -3,9 +3,9 @@
     pytest (or a worker of it) ── pids, "end" ──▶ the guard, in a session of its own
         ✗ killed, interrupted                        │ kills what is left, removes the session's folder
 
-An interrupted or killed run tears nothing down.  The guard looks up five times a second whether its parent still lives.
-Processes are found by the mark in their environment (`tests/leaks.py`); the pids of servers, which
-write their title over it, are sent to the guard when they start.  It removes one folder for each session, in which the servers have theirs.
+An interrupted or killed run tears nothing down.  The guard checks five times a second that its parent lives.
+Processes are found by the mark in their environment (`tests/leaks.py`); servers write their title over it, and their
+pids are sent to the guard when they start.  It removes one folder for each session, in which the servers have theirs.
 """
 
 from __future__ import annotations

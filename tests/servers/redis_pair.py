@@ -1,4 +1,4 @@
-"""Redis primary and replica for tests; the replica takes over at the same port, as a name or a virtual address moves."""
+"""Redis primary and replica for tests: the replica takes over at the same port, as a virtual address moves."""
 
 from __future__ import annotations
 
