@@ -1,4 +1,4 @@
-"""Is every change on record?  Each route that changes something is used once, and leaves one line: who, what, how."""
+"""Audit of the API: each route that changes something is used once, and leaves one line: who, what, how."""
 
 import sys
 

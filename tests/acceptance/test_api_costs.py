@@ -1,4 +1,4 @@
-"""What does a request cost, and whom does it keep waiting?  Counted in writes, looks and rounds of the loop."""
+"""Cost of a request, counted in writes, reads and turns of the event loop, and whom it keeps waiting."""
 
 import asyncio
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""How much may a client take?  Slow ones, big ones and many of them, on both of uvicorn's protocols."""
+"""Limits of the API: slow clients, big ones and many of them, on both of uvicorn's protocols."""
 
 import asyncio
 import contextlib

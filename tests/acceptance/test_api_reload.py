@@ -1,4 +1,4 @@
-"""A text that is sent to a node: what would it change in the place of its file?  It is looked at, never applied."""
+"""Dry run of a config that is sent to a node: what it would change in the place of its file; nothing is applied."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Who may ask what?  Every route of the API with every role, and with none."""
+"""Roles of the API: every route with every role, and with none."""
 
 import pytest
 

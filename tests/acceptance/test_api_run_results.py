@@ -1,4 +1,4 @@
-"""What became of what was asked for?  The API says it, and the audit log keeps who asked."""
+"""Results of requests: the API has what became of them, and the audit log who sent them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Whom does the server believe, and what may come by API?  Names, pages, proxies, addresses inside, commands."""
+"""Trust of the server: host names, pages, proxies, inner addresses, and what may not come by API."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Where does the server listen, and who hears it?  Ports, encryption, the socket."""
+"""Addresses of the server: ports, encryption, the socket."""
 
 import asyncio
 import contextlib

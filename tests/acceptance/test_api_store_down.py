@@ -1,4 +1,4 @@
-"""What does the API say while its store refuses every connection?"""
+"""Answers of the API while its store refuses every connection."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who gets in, and as whom?  Tokens: given, kept, rotated, taken back, and never told."""
+"""Tokens of the API: created, kept as hashes, rotated, revoked, and never shown again."""
 
 import asyncio
 import base64

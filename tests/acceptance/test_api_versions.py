@@ -1,4 +1,4 @@
-"""What does the API tell of the versions that share a store?  The same as `pollux migrate` and `pollux compare`."""
+"""Versions that share a store, by API: the same as `pollux migrate` and `pollux compare`."""
 
 import asyncio
 import time

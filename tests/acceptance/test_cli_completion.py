@@ -1,4 +1,4 @@
-"""Does a real shell complete our words?  bash runs the script that we print, and presses the key."""
+"""Completion in a real shell: bash runs the script that we print, and presses the key."""
 
 import asyncio
 import fcntl

@@ -1,4 +1,4 @@
-"""Can a run be asked for from a terminal, in whatever way its params are at hand?"""
+"""Runs that are requested from a terminal, with params in every form."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Does the program teach itself?  Help with examples, near misses, exit codes."""
+"""Help with examples, near misses, exit codes."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""How does it go, and how did it go?  Progress from another process, a run to its end, the history of a job."""
+"""Progress from another process, a run to its end, the history of a job."""
 
 import re
 

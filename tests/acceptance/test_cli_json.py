@@ -1,4 +1,4 @@
-"""Can a program rely on what is printed?  Every answer as one JSON document, with the keys that the page names."""
+"""JSON output: every answer as one document, with the keys that the page names."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""Does looking leave anything behind?  A store that is not there is told as missing, the same on every kind."""
+"""Commands that only read leave nothing behind; a store that does not exist is reported, the same on every kind."""
 
 import asyncio
 

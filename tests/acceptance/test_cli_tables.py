@@ -1,4 +1,4 @@
-"""How does an answer look to a person?  On a terminal it folds instead of hiding, and asks before it destroys."""
+"""Output for people: on a terminal it folds instead of hiding, and asks before it destroys."""
 
 import os
 import pty

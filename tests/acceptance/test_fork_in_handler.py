@@ -1,4 +1,4 @@
-"""What becomes of a node whose handler forks?  It goes on as if nothing had been, and no copy of it does."""
+"""Handlers that fork: their node goes on, and no copy of it does."""
 
 import json
 import os

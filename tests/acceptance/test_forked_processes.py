@@ -1,4 +1,4 @@
-"""Is a process that was forked like one that began by itself?  In all that the tests ask of one."""
+"""Forked processes of the tests behave like fresh ones, in all that tests ask of one."""
 
 import os
 import signal

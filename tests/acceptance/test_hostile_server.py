@@ -1,4 +1,4 @@
-"""What can a hostile server do?  Nothing but fail its own job, in bounded time and memory, with the right fault."""
+"""Hostile servers fail their own job alone, in bounded time and memory, with the right fault."""
 
 import time
 import tracemalloc

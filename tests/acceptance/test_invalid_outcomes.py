@@ -1,4 +1,4 @@
-"""What if a handler's outcome is of another kind than it should be?  Its own run fails, and no other."""
+"""Outcomes of the wrong kind: the handler's own run fails, and no other."""
 
 import asyncio
 import time

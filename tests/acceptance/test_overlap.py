@@ -1,4 +1,4 @@
-"""What does `overlap` promise who also runs jobs by hand?  No two firings at once, and what was asked for is done."""
+"""Promises of `overlap` for jobs that are also run by hand: no two firings at once, every request is done."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What if one job cannot be read here?  All others are listed, it is named, and whatever needs only its id can be done.
+"""A job that cannot be read: all others are listed, it is named, and what needs only its id can be done.
 
 On each store with a real server or file; the job is as a newer release would write it, or spoilt by hand.
 """

@@ -1,4 +1,4 @@
-"""What if a setting, a token, or what is known of a file cannot be read?  Nothing stands still, and a command mends it.
+"""A setting, a token or a file's note that cannot be read: everything goes on, and a command mends it.
 
 On each store with a real server or file, written into by hand.
 """

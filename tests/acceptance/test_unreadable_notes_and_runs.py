@@ -1,4 +1,4 @@
-"""What if a pause, a live run, or the most overdue job cannot be read here?  It is named, and hides nothing else.
+"""A pause, a live run or the most overdue job that cannot be read: it is named, and hides nothing else.
 
 On each store with a real server or file, written into by hand.
 """

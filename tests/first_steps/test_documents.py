@@ -1,4 +1,4 @@
-"""Do the documents tell the truth?  Every example in them is run, and every generated part is compared.
+"""Documents: every example in them is run, and every generated part is compared.
 
 In a page, `<!-- file: NAME -->` before a block saves it under that name in the page's own folder, and
 `<!-- until: TEXT -->` says that the program runs until it prints TEXT and is then ended with SIGTERM.

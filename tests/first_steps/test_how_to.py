@@ -1,4 +1,4 @@
-"""Do the how-to pages work?  The files they show are run as the pages say, and the figures they name are the code's."""
+"""How-to pages: their files are run as the pages describe, and their figures are the code's."""
 
 import asyncio
 import configparser

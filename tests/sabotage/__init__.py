@@ -1,4 +1,4 @@
-"""Would anybody notice?  Break each promise on purpose, one at a time, and see which test goes red.
+"""Sabotage: each promise is broken on purpose, one at a time, to see which test goes red.
 
     make sabotage                           all of them, and the table of the behaviours
     python -m tests.sabotage S1 S9          some of them

@@ -1,4 +1,4 @@
-"""Does a behaviour of the conformance suite go red under a mutant?  Asked of the memory store, in forked processes.
+"""Behaviours of the conformance suite under mutants, on the memory store, in forked processes.
 
 The process that asks has imported all but the store; each child imports the store with one change in it and runs the
 behaviours it is given.  How a behaviour fails matters: by its own claim, by a refusal of the store or a wait that never

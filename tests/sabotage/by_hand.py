@@ -1,4 +1,4 @@
-"""Which mistakes does no rule make?  Changes by hand, for behaviours that none of the small ones turns red by itself.
+"""Changes by hand, for behaviours that no mutant by rule turns red.
 
 Each is a handful of patches of one file, told in words.
 """

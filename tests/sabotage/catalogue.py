@@ -1,4 +1,4 @@
-"""What is broken on purpose?  One promise at a time; where stores keep it in code of their own, each is broken.
+"""Catalogue of sabotage: one promise at a time; where stores keep it in code of their own, each is broken.
 
 Here are the memory store, SQLite and the runtime; the stores that are servers are in `on_servers.py`, what comes in
 and goes out over the network in `at_the_door.py`, records that cannot be read in `beside_spoilt.py`, the versions of

@@ -1,4 +1,4 @@
-"""How is something broken without harm?  In a copy of source and tests, whose tests are run on the copy's source."""
+"""Copy of source and tests in which a patch is applied, and whose tests run on the copy's source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which small changes could somebody make by mistake?  Every one that fits a source, by a fixed list of kinds.
+"""Mutants by rule: every small change that fits a source, by a fixed list of kinds.
 
 A comparison turned, an operand or a keyword left out, a statement dropped, another constant, another answer, only the
 first of many.  A mutant is told by file, function and change, not by line: it stays true while the file moves.

@@ -1,4 +1,4 @@
-"""What is broken on purpose in the stores that are servers?  The same promises as elsewhere, in Lua and in SQL.
+"""Sabotage of the stores that are servers: the same promises as elsewhere, in Lua and in SQL.
 
 Each name is that of the same sabotage of the memory store and SQLite, with the store's own behind it.
 """

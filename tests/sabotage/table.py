@@ -1,4 +1,4 @@
-"""Which change turns each behaviour red?  The table says it, one mutant each; here it is written and held to its word.
+"""Table of the mutant that turns each behaviour red; written and checked here.
 
     python -m tests.sabotage.table check     every mutant of the table still turns its behaviours red
     python -m tests.sabotage.table write     find one for every behaviour that has none any more

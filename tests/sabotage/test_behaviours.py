@@ -1,4 +1,4 @@
-"""Is the table of the behaviours whole?  Each has a mutant, each mutant fits, and red is told from green."""
+"""Table of the behaviours is whole: each has a mutant, each mutant fits, red and green are told apart."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Is the list of sabotages still true?  Each patch fits its source exactly once, and every test it names exists."""
+"""Sabotage catalogue fits the code: each patch fits its source exactly once, and every test it names exists."""
 
 import ast
 

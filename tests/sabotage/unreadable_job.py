@@ -1,4 +1,4 @@
-"""What is broken on purpose where a job cannot be read here?  Whoever lists, acts by its id, declares it or claims."""
+"""Sabotage of jobs that cannot be read: lists, acts by id, declarations, claims."""
 
 from __future__ import annotations
 

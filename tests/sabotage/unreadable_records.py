@@ -1,4 +1,4 @@
-"""What is broken on purpose where a record cannot be read?  Each store that has the seam, and the plan."""
+"""Sabotage of records that cannot be read: each store that has the seam, and the plan."""
 
 from __future__ import annotations
 

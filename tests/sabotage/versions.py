@@ -1,4 +1,4 @@
-"""What is broken on purpose between the versions of one store?  Each has lines, a feed and a term of its own."""
+"""Sabotage between the versions of one store, each with a queue, a feed and a term of its own."""
 
 from __future__ import annotations
 

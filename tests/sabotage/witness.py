@@ -1,4 +1,4 @@
-"""Is the broken copy really the one that is tested?  A plugin of pytest that refuses any other."""
+"""Plugin of pytest that refuses any source but the broken copy."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Are the counts of the feed right where somebody wrote into it by hand, and does a firing still see what is unread?
+"""Counts of the feed after an entry was written by hand, and firings that wait for unread ends.
 
 On each store with a real server or file; what was put there by hand was never counted when it came.
 """

@@ -1,4 +1,4 @@
-"""What if the leader cannot read a record?  It says so once, goes on beside it, and loses nothing that can be found.
+"""A leader that cannot read a record: reports it once, goes on, and loses nothing that can be found.
 
 On each store with a real server or file, written into by hand: a leader that turns by hand, by the real clock.
 """

@@ -1,4 +1,4 @@
-"""Where do the small files of a store lie?  The node that serves it and the command that looks for it must agree."""
+"""Places of a store's small files: the node that writes them and the command that reads them agree."""
 
 import asyncio
 import os

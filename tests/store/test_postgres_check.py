@@ -1,4 +1,4 @@
-"""Does `store check` find what is wrong on PostgreSQL, each kind planted once, and say nothing of a store in order?"""
+"""Findings of `store check` on PostgreSQL: each kind planted once; none in a store that is sound."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Is a claim that finds work one statement, and does it take nothing where something else comes first?"""
+"""Claims on PostgreSQL: one that finds work is one statement, and takes nothing where another rule comes first."""
 
 import asyncio
 from contextlib import asynccontextmanager

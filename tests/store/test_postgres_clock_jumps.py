@@ -1,4 +1,4 @@
-"""When the clock of a PostgreSQL server leaps, do the living keep their leases?"""
+"""Leases when the clock of a PostgreSQL server leaps: those of living nodes stand."""
 
 import asyncpg
 

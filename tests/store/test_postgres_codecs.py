@@ -1,4 +1,4 @@
-"""Does a new connection ask the server what an array is?  None of our statements may make it."""
+"""Type codecs on new connections: no statement makes asyncpg ask the server for one."""
 
 import asyncpg
 import pytest

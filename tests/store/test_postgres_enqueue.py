@@ -1,4 +1,4 @@
-"""Is the short way of a plain enqueue the same as the long one?
+"""Plain enqueues on PostgreSQL: the short way does the same as the long one.
 
 Runs of one job that are alike go in by one statement; all others are looked at first.  Whatever stands against one of
 them, both must answer and leave behind the same.

@@ -1,4 +1,4 @@
-"""What does a node ask of PostgreSQL that has nothing to do?  Counted over virtual minutes, on a real server."""
+"""Statements of an idle node on PostgreSQL, counted over virtual minutes, on a real server."""
 
 import asyncio
 from contextlib import AsyncExitStack

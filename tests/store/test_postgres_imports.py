@@ -1,4 +1,4 @@
-"""Does the PostgreSQL store stand alone?  Whoever uses it loads no other store and no other driver."""
+"""Imports of the PostgreSQL store: it loads no other store and no other driver."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Is a plan that only reads and remembers, which goes by one statement, fenced and kept like any other?"""
+"""Plans that only read and remember, which go by one statement: fenced and kept like any other."""
 
 import asyncio
 

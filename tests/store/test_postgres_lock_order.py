@@ -1,4 +1,4 @@
-"""Do writers lock in one order?  Jobs before runs, the counts last of all: then they never wait in a ring.
+"""Lock order of writers: jobs before runs, the counts last of all, so that they never deadlock.
 
 Where somebody else keeps to no order, the server undoes one of both after a second; then it is done once more.
 """

@@ -1,4 +1,4 @@
-"""What if the server ends a connection?  Of every kind, under every verb: the call recovers, or its answer is unknown.
+"""Lost connections of every kind, under every verb: the call recovers, or its answer is unknown.
 
 An unknown answer is said as such, and the repeat with the same ids tells what had happened.
 """

@@ -1,4 +1,4 @@
-"""How often does a busy process ring, and is anything missed by it?  NOTIFY as another connection hears it."""
+"""NOTIFY of a busy process, as another connection hears it: how often, and nothing is missed."""
 
 import asyncio
 

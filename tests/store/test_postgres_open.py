@@ -1,4 +1,4 @@
-"""What cannot be a store, and does the message say what to do?  And does a migration that was cut off begin again?"""
+"""Opening on PostgreSQL: what cannot be a store is refused with its cure; a migration that was cut off begins again."""
 
 import asyncio
 import re

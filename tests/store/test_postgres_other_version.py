@@ -1,4 +1,4 @@
-"""Does the store keep its promises on another major version of PostgreSQL?  On one that the other tests do not use.
+"""Promises of the store on another major version of PostgreSQL than the other tests use.
 
 They take what the machine has, and where it has nothing that of a wheel, which is newer; then Debian's is fetched.
 Where no second one can be had these tests are skipped, which fails a run that must not skip.

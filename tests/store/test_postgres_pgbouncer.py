@@ -1,4 +1,4 @@
-"""Does the PostgreSQL store stand behind a pooler in transaction mode?  A real PgBouncer, three connections for all.
+"""PostgreSQL behind a pooler in transaction mode: a real PgBouncer, three connections for all.
 
 Between two statements its connection may be another one: whatever is kept in a session would be lost, or found by
 somebody else.

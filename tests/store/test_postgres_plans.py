@@ -1,4 +1,4 @@
-"""Does cost grow with what is due, or with what exists?  The hot statements' plans on a full house and a small one.
+"""Plans of the hot statements: cost grows with what is due, not with what exists; a full house and a small one.
 
 The full one: 400,000 runs that are due later, 400,000 finished, 100,000 ready; the small one: 1,000 ready.
 """

@@ -1,4 +1,4 @@
-"""Do real processes share a PostgreSQL store?  One plans, others run, and nothing is lost with the one that dies."""
+"""Real processes that share a PostgreSQL store: one plans, others run, and nothing is lost with one that dies."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""What if somebody put rows there under the very numbers that are ours next?
+"""Sequences after rows were written by hand under the very numbers that come next.
 
 By hand, or brought from elsewhere without the sequences, which no replication takes along.  Ours go on behind them: no
 verb fails for it, and none says that it did what it did not.

@@ -1,4 +1,4 @@
-"""Is the short way of a plain settlement the same as the long one?
+"""Plain settlements on PostgreSQL: the short way does the same as the long one.
 
 The handle that claimed settles in one statement, by what it knows; any other handle reads first.  Whatever happened to
 a run meanwhile, both must answer and leave behind the same.

@@ -1,4 +1,4 @@
-"""What if the server is not as it should be, or somebody else wrote into our tables?  A clear word, and we stay up."""
+"""Unfit servers and foreign rows on PostgreSQL: a clear error, and the node stays up."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Can a run be part of the user's own transaction?  It is there if and when they commit."""
+"""Runs in the user's own transaction: they exist if and when it commits."""
 
 import asyncio
 from urllib.parse import urlsplit

@@ -1,4 +1,4 @@
-"""How far does a store count what is claimed before a run?  Far, and not without end."""
+"""Positions in the queue: how far a store counts what is claimed before a run."""
 
 import pytest
 

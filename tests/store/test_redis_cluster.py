@@ -1,4 +1,4 @@
-"""Does the store keep its promises on a Redis Cluster?  Three real primaries; slots that move, nodes that die."""
+"""Promises of the store on a Redis Cluster: three real primaries; slots that move, nodes that die."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Nodes of a cluster may name each other as the owner of our slot.  Are they asked to and fro without a pause?"""
+"""Redirects of a cluster whose nodes name each other as the owner of our slot: no storm of requests."""
 
 import asyncio
 from contextlib import asynccontextmanager

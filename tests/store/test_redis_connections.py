@@ -1,4 +1,4 @@
-"""Does a handle keep account of its connections, also when a call is given up at a bad moment?"""
+"""Connections of a handle are accounted for, also when a call is cancelled at a bad moment."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What is lost when a replica is promoted that had not got everything, who notices, and what goes on?
+"""Failover to a replica that lacks the last writes: what is lost, which nodes notice, and what goes on.
 
 The replica is cut off before the writes that it shall not get, so the loss is certain.  Then the primary is killed, and
 the replica takes its place: its port, as a name or a virtual address would move.

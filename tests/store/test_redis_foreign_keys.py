@@ -1,4 +1,4 @@
-"""What if a key of ours is somebody else's?  The script says which, and has written nothing: it looks at all first."""
+"""Foreign keys under our names: the function names the key and writes nothing, since it checks all first."""
 
 import msgspec
 import pytest

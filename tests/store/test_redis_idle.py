@@ -1,4 +1,4 @@
-"""What does a node ask of Redis that has nothing to do?  Counted over virtual minutes, on a real server."""
+"""Commands of an idle node on Redis, counted over virtual minutes, on a real server."""
 
 import asyncio
 

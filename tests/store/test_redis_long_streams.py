@@ -1,4 +1,4 @@
-"""Is a long line kept whole?  A stream that is cut at a length would lie about what is ready."""
+"""Long streams are kept whole: one cut at a length would be wrong about what is ready."""
 
 from redis.asyncio import Redis
 

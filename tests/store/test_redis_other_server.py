@@ -1,4 +1,4 @@
-"""Does the store keep its promises on Redis as on Valkey?  On the one that the other tests do not use.
+"""Promises of the store on Redis as on Valkey: on the one that the other tests do not use.
 
 They take what the machine has, and where it has nothing a wheel's Valkey.  Every verb keeps its contract on both;
 streams, and what a server tells of them, are where the two differ most.

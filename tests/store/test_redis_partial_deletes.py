@@ -1,4 +1,4 @@
-"""A job with hundreds of runs is deleted and moved in parts.  What if whoever does it is killed in between?"""
+"""Jobs with hundreds of runs are deleted and moved in parts; the caller may be killed in between."""
 
 import asyncio
 import os

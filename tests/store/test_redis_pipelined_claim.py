@@ -1,4 +1,4 @@
-"""What goes with a wait?  A claim, so that what rings soon is ours without another question, and nobody else's loss."""
+"""Claims that are pipelined behind a wait: a wake-up returns leased runs, and no other caller loses any."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Which replicas confirm a write with `?wait=1`: whichever server is promoted has all that was answered."""
+"""Replicas that confirm a write with `?wait=1`: whichever server is promoted has all that was answered."""
 
 import asyncio
 import logging

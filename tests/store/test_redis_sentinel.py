@@ -1,4 +1,4 @@
-"""Does the store find the primary through its sentinels, also the next one?  Three real ones, a primary, a replica."""
+"""Sentinels: the store finds the primary, and the next one; three real sentinels, a primary, a replica."""
 
 import asyncio
 

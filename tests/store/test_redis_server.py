@@ -1,4 +1,4 @@
-"""Which servers does the Redis store refuse, in what words, and what does it do when one fails?"""
+"""Servers that the Redis store refuses, with which words, and its behaviour when one fails."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Do the streams tell an operator the truth, and can no accident to them lose a run?"""
+"""Streams show operators the truth, and no accident to them loses a run."""
 
 import asyncio
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""What if somebody else wrote into our keys?  A clear word, the others go on, and nobody stands still for ever."""
+"""Foreign values in our keys: a clear error, everything else goes on, and no loop stops for ever."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What is left of a version that was dropped?  The number of its term; should it come again, all works as before."""
+"""Remains of a dropped version: the number of its term; if it comes again, all works as before."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Does a handle that knows its runs notice that another took one of them?  Then it changes nothing."""
+"""Cached runs of a handle: it notices that another handle took one, and changes nothing."""
 
 import pytest
 

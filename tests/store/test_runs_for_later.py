@@ -1,4 +1,4 @@
-"""Does a firing cost what is due of its job, or all that was asked for later?  Work is counted, not timed."""
+"""Cost of a firing grows with what is due of its job, not with what is queued for later; work is counted."""
 
 from urllib.parse import urlsplit
 

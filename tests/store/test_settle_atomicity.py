@@ -1,4 +1,4 @@
-"""Is a settlement there with all that follows from it, or not at all?  On servers that refuse its last write."""
+"""Settlements are written with all that follows from them, or not at all, on servers that refuse the last write."""
 
 import asyncpg
 import pytest

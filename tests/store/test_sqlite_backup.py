@@ -1,4 +1,4 @@
-"""Is the copy whole, of one moment, and can one live from it?  Made while a real process writes at full speed."""
+"""Backups of SQLite are whole, of one moment, and usable; made while a real process writes at full speed."""
 
 import asyncio
 import os

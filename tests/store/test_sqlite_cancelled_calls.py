@@ -1,4 +1,4 @@
-"""What do the threads and the lock keep, whoever stops listening?"""
+"""Cancelled calls of SQLite: what its threads and its lock keep."""
 
 import asyncio
 import errno

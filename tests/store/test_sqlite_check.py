@@ -1,4 +1,4 @@
-"""Does `store check` find what is wrong, each kind planted once, and say nothing of a store that is right?"""
+"""Findings of `store check` on SQLite: each kind planted once; none in a store that is sound."""
 
 import apsw
 import pytest

@@ -1,4 +1,4 @@
-"""Whose file is this?  What the SQLite store makes on disk, and what it refuses to touch."""
+"""Files that the SQLite store makes on disk, and those that it refuses to touch."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""What happens when the disk is full?  New work is refused, what runs is recorded, and it goes on by itself."""
+"""Full disks: new work is refused, running work is recorded, and the store recovers by itself."""
 
 import asyncio
 import tempfile

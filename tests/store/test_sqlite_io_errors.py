@@ -1,4 +1,4 @@
-"""What if the disk fails?  Every write, sync, cut and read of a story fails once, in its turn, and nothing is half."""
+"""Disk errors: every write, sync, truncation and read of a story fails once, and nothing is half written."""
 
 import asyncio
 import contextlib

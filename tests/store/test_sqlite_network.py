@@ -1,4 +1,4 @@
-"""What lies under the file?  A network file system is refused, since locks do not hold there; a local one is not."""
+"""Network file systems are refused, since locks do not hold there; local ones are not."""
 
 import re
 import shutil

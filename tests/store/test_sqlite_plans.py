@@ -1,4 +1,4 @@
-"""Does cost grow with what is due, or with what exists?  Every statement's plan, and a claim's steps counted."""
+"""Plans of every statement, and the steps of a claim: cost grows with what is due, not with what exists."""
 
 import re
 

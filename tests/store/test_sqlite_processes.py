@@ -1,4 +1,4 @@
-"""May several processes share the file?  Real ones, with real locks, bells and deaths."""
+"""Several processes on one file: real ones, with real locks, wake-ups and deaths."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Who is answered together?  Reads that wait for one another wake the loop once, and none waits for a long one."""
+"""Batched reads: those that wait together wake the loop once, and none waits for a long one."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What if somebody deletes, moves or replaces the file, or forbids to write it?  Nothing goes where nobody finds it."""
+"""A file that is deleted, moved, replaced or made read-only: nothing is written where it cannot be found."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What if a process stands still in the middle of its commit?  The others say who it is, and lose nothing."""
+"""A process that is stopped in the middle of its commit: the others name it, and lose nothing."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Do the SQLite and the memory store tell the same story?  Random calls to both, and every answer compared.
+"""SQLite and memory store side by side: random calls to both, and every answer compared.
 
 The memory store says the contract in plain Python; whatever the two disagree about is a fault of one of them.  After
 each story the counts that SQLite keeps are compared with what is really in its tables.

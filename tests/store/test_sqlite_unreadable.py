@@ -1,4 +1,4 @@
-"""What if somebody else wrote into our file?  The others go on, and what a newer node can read waits for it."""
+"""Foreign values in our file: everything else goes on, and what a newer node can read waits for it."""
 
 import apsw
 import pytest

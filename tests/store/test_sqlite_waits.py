@@ -1,4 +1,4 @@
-"""How is it waited?  Woken by what concerns, not by the rest, and nearly for nothing while nothing happens."""
+"""Waits on SQLite: woken by what concerns them alone, at nearly no cost while nothing happens."""
 
 import asyncio
 import ctypes

@@ -1,4 +1,4 @@
-"""Who is rung?  Our own waiters always; other processes as long as there are any."""
+"""Wake-ups of SQLite: always for our own waiters; for other processes as long as there are any."""
 
 import asyncio
 import signal

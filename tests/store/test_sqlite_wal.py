@@ -1,4 +1,4 @@
-"""How long does the write-ahead log get?  Bounded under steady load, and under a reader that never ends it is said."""
+"""Length of the write-ahead log: bounded under steady load, reported under a reader that never ends."""
 
 import asyncio
 import itertools

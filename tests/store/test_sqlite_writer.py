@@ -1,4 +1,4 @@
-"""How is it written?  One commit for all that wait, answered once it is on disk, and nobody pays for a neighbour."""
+"""Writer of SQLite: one commit for all calls that wait, answered once it is on disk, each with its own error."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What does a firing cost that waits behind others?  It reads what it must, and writes and locks nothing for that."""
+"""Cost of a firing that waits behind others: it reads what it must, and writes and locks nothing for that."""
 
 import asyncio
 
