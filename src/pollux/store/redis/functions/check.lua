@@ -14,41 +14,40 @@ local function is_due_of(job, member)
 end
 
 -- stored counts and real ones, of the feeds and of the finished runs of these jobs: {name, stored, counted} where they differ
-register.read("check_counts", function()
-  local wrong = {}
-  local function compare(name, stored, counted)
+local function wrong_counts(mends)
+  local wrong, counters = {}, op.keys.counters
+  for _, version in ipairs(op.args.versions) do
+    local stored, counted = writes.count_in(version, "ends"), ends_in_feed(version)
     if stored ~= counted then
-      wrong[#wrong + 1] = { name, stored, counted }
-    end
-  end
-  for _, version in ipairs(op.args.versions) do
-    compare("ends in version " .. text(version), writes.count_in(version, "ends"), ends_in_feed(version))
-  end
-  for _, job in ipairs(op.args.jobs) do
-    for _, kind in ipairs({ "history", "failed" }) do
-      local stored = tonumber(call("ZSCORE", op.keys.counters, runs.counter_name(job, kind)) or 0)
-      local name = (kind == "history" and "finished" or "failed") .. " runs of " .. job
-      compare(name, stored, call("ZCARD", runs.history_key(job, kind)))
-    end
-  end
-  return wrong
-end)
-
-register.write("mend_counts", "allow-oom", function()
-  for _, version in ipairs(op.args.versions) do
-    writes.set_count_in(version, "ends", ends_in_feed(version))
-  end
-  for _, job in ipairs(op.args.jobs) do
-    for _, kind in ipairs({ "history", "failed" }) do
-      local there = call("ZCARD", runs.history_key(job, kind))
-      if there > 0 then
-        zadd(op.keys.counters, runs.counter_name(job, kind), there)
-      else
-        zrem(op.keys.counters, runs.counter_name(job, kind))
+      wrong[#wrong + 1] = { "ends in version " .. text(version), stored, counted }
+      if mends then
+        writes.set_count_in(version, "ends", counted)
       end
     end
   end
-  return true
+  for _, job in ipairs(op.args.jobs) do
+    for kind, name in pairs({ history = "finished runs of ", failed = "failed runs of " }) do
+      local member = runs.counter_name(job, kind)
+      local stored, counted = tonumber(call("ZSCORE", counters, member) or 0), call("ZCARD", runs.history_key(job, kind))
+      if stored ~= counted then
+        wrong[#wrong + 1] = { name .. job, stored, counted }
+        if mends and counted > 0 then
+          zadd(counters, member, counted)
+        elseif mends then
+          zrem(counters, member)
+        end
+      end
+    end
+  end
+  return wrong
+end
+
+register.read("check_counts", function()
+  return wrong_counts(false)
+end)
+
+register.write("mend_counts", "allow-oom", function()
+  return wrong_counts(true)
 end)
 
 -- jobs that are missing in an index: {id, words} for each; and due times of a version that belong to no job
@@ -98,29 +97,27 @@ register.write("mend_jobs", "allow-oom", function()
 end)
 
 -- members of this index whose run is not in it: {member, words} for each
-register.read("check_members", function()
+local function wrong_members()
   local wrong = {}
   for _, member in ipairs(op.args.members) do
     local run, why = places.run_at(string.sub(member, op.args.begins))
     if not run then
       wrong[#wrong + 1] = { member, why }
     elseif not places.is_of(run, op.args.key, member) then
-      wrong[#wrong + 1] = { member, "it is " .. run.st .. ", and stands elsewhere" }
+      wrong[#wrong + 1] = { member, "it is " .. run.st .. ", and belongs elsewhere" }
     end
   end
   return wrong
-end)
+end
+
+register.read("check_members", wrong_members)
 
 register.write("mend_members", "allow-oom", function()
-  local gone = 0
-  for _, member in ipairs(op.args.members) do
-    local run = places.run_at(string.sub(member, op.args.begins))
-    if not run or not places.is_of(run, op.args.key, member) then
-      zrem(op.args.key, member)
-      gone = gone + 1
-    end
+  local wrong = wrong_members()
+  for _, each in ipairs(wrong) do
+    zrem(op.args.key, each[1])
   end
-  return gone
+  return #wrong
 end)
 
 local function add_faults(run, add)
