@@ -10,10 +10,10 @@ ARGS ?=
 # What `make run` starts.
 DEMO := serve -c examples/demo.yaml --watch
 
-# One test process more than a small machine has cores, for a third of the time a test waits for something; tests that
-# share a thing name a group and stay in one process.
+# Two test processes more than a small machine has cores, since many tests wait for real processes most of their time, and
+# one more where few do; tests that share a thing name a group and stay in one process.
 PYTEST := $(BIN)/python -m pytest
-SPREAD := -n 3 --dist loadgroup
+SPREAD := --dist loadgroup -n 4
 QUICK := tests/test_architecture.py tests/unit tests/runtime tests/conformance/test_memory.py tests/conformance/test_sqlite.py
 
 # Made by make, and therefore removed by `make clean`; also every __pycache__ below these folders.
@@ -51,7 +51,7 @@ test: $(VENV)/.test ## run every test; a skipped test fails the run
 	@POLLUX_NO_SKIP=1 $(PYTEST) $(SPREAD) $(ARGS)
 
 test-quick: $(VENV)/.test ## unit, runtime, and the conformance of memory and SQLite, for work in between
-	@POLLUX_NO_SKIP=1 $(PYTEST) -q $(SPREAD) $(QUICK) $(ARGS)
+	@POLLUX_NO_SKIP=1 $(PYTEST) -q $(SPREAD) -n 3 $(QUICK) $(ARGS)
 
 check: $(VENV)/.test ## format, lint, types, architecture and unit tests: under a minute
 	@$(BIN)/ruff format --check --quiet . || { echo "make: not formatted; cure: $(BIN)/ruff format ." >&2; exit 1; }
