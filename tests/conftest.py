@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items):
     https://github.com/pytest-dev/pytest-xdist/issues/1386
     """
     for item in items:
-        if grouped := getattr(item, "_nodeid", ""):
+        if hasattr(item, "_id") and (grouped := getattr(item, "_nodeid", "")):
             item._id = type(item._id).parse(grouped)
 
 
