@@ -38,7 +38,7 @@ async def test_a_text_is_looked_at_in_the_place_of_the_file(app, tmp_path):
         same = await api.ok("POST", RELOAD, {"dry_run": True, "text": FILE})
         assert (same["message"], same["lines"]) == ("nothing changes", [])
         assert [job.id for job in (await app.operations.jobs.list_jobs()).jobs] == ["a"]
-        assert ((tmp_path / "p.yaml").read_text(), app.crew.pool.seats) == (FILE, 3)
+        assert ((tmp_path / "p.yaml").read_text(), app.runtime.pool.seats) == (FILE, 3)
         assert not [line for line in (await app.operations.audit.list_audit()).lines if line.action == "reload"]
 
 
@@ -70,19 +70,19 @@ async def test_the_file_is_read_again_and_put_back_by_the_api(app, tmp_path):
         told = await api.ok("POST", RELOAD)
         assert (told["message"], told["dry_run"], told["changed"]) == ("the file is applied", False, 1)
         assert told["options"] == [{"path": "pool.seats", "before": "3", "after": "5"}]
-        assert ((await api.ok("GET", "/api/v2/jobs/a"))["interval"], app.crew.pool.seats) == ("2h", 5)
+        assert ((await api.ok("GET", "/api/v2/jobs/a"))["interval"], app.runtime.pool.seats) == ("2h", 5)
         versions = (await api.ok("GET", "/api/v2/scheduler/file-versions"))["versions"]
         assert versions[-1]["digest"] == told["digest"] != versions[0]["digest"]
 
         (tmp_path / "p.yaml").write_text("jobs: [{id: a}]")
         refused = await api("POST", RELOAD)
         assert (refused.status, "p.yaml:1:8" in refused.json["detail"]) == (422, True)
-        assert ((await api.ok("GET", "/api/v2/jobs/a"))["interval"], app.crew.pool.seats) == ("2h", 5)
+        assert ((await api.ok("GET", "/api/v2/jobs/a"))["interval"], app.runtime.pool.seats) == ("2h", 5)
 
         await api.ok("POST", "/api/v2/scheduler/rollback")
         assert (tmp_path / "p.yaml").read_text() == good, "what held before the mistake"
         back = await api.ok("POST", "/api/v2/scheduler/rollback", {"to": versions[0]["digest"][:8]})
-        assert ((tmp_path / "p.yaml").read_text(), app.crew.pool.seats, back["changed"]) == (FILE, 3, 1)
+        assert ((tmp_path / "p.yaml").read_text(), app.runtime.pool.seats, back["changed"]) == (FILE, 3, 1)
         assert (await api.ok("GET", "/api/v2/jobs/a"))["interval"] == "1h"
         assert (await api("POST", "/api/v2/scheduler/rollback", {"to": "ffff"})).status == 404
 
@@ -125,7 +125,7 @@ async def test_a_setting_says_whether_the_node_that_is_asked_goes_by_it(app, env
         api = api_of(app)
         told = await api.ok("PUT", "/api/v2/scheduler/settings/pool.seats", {"value": 50})
         assert (told["value"], told["overruled_by"]) == ("50", origin)
-        assert app.crew.pool.seats == (4 if origin else 50)
+        assert app.runtime.pool.seats == (4 if origin else 50)
         assert (await api.ok("GET", "/api/v2/scheduler/settings"))["settings"] == [told]
 
 

@@ -78,7 +78,7 @@ async def test_the_api_says_so_in_health_and_in_the_answer_to_a_forced_run():
         await api.ok("POST", "/api/v2/scheduler/drain", {"reason": "database moves"})
 
         async def heard():
-            return api.app.crew.dispatcher.is_drained
+            return api.app.runtime.dispatcher.is_drained
 
         await soon(heard, "the node has heard")
         told = (await api.ok("POST", "/api/v2/jobs/home/force-run", {"anyway": True}))["message"]

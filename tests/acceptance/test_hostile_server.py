@@ -43,7 +43,7 @@ async def suffered(port: int, *, scheme: str = "http", **params: object) -> Run:
             run = await finished(app, "bad")
             took, (_, most) = time.monotonic() - begun, tracemalloc.get_traced_memory()
             tracemalloc.stop()
-            assert app.crew.pool.busy == 0
+            assert app.runtime.pool.busy == 0
             assert (await finished(app, "good")).result["status"] == 200
     assert took < BOUND_S
     assert most < MEMORY_MAX, most

@@ -159,7 +159,7 @@ async def test_a_node_says_that_its_store_is_moved_and_then_that_it_was(tmp_path
     async with app:
 
         async def is_drained():
-            return app.crew.dispatcher.is_drained
+            return app.runtime.dispatcher.is_drained
 
         async def is_told(count):
             return len(heard) == count
@@ -257,19 +257,19 @@ async def test_a_node_on_a_sealed_store_neither_plans_nor_claims(tmp_path):
         await seal(store, MARK)
 
         async def is_quiet():
-            is_led = app.crew.leader.term is not None
-            return await _all_drained(app) and not app.crew.status().busy and not is_led
+            is_led = app.runtime.leader.term is not None
+            return await _all_drained(app) and not app.runtime.status().busy and not is_led
 
         await eventually(is_quiet, "it goes on")
-        fired = app.crew.timekeeper.fired
-        turns = app.crew.timekeeper.turns
-        app.crew.timekeeper.trigger()
+        fired = app.runtime.timekeeper.fired
+        turns = app.runtime.timekeeper.turns
+        app.runtime.timekeeper.trigger()
 
         async def has_turned():
-            return app.crew.timekeeper.turns > turns
+            return app.runtime.timekeeper.turns > turns
 
         await eventually(has_turned, "it stands still")
-        assert app.crew.timekeeper.fired == fired
-        assert app.crew.leader.term is None
+        assert app.runtime.timekeeper.fired == fired
+        assert app.runtime.leader.term is None
     assert [kind for kind, _ in await whole_dump(store)].count("job") == 1
     await store.close()

@@ -135,10 +135,10 @@ async def test_a_leader_that_the_move_left_its_term_gives_it_up(tmp_path):
     async with Pollux(url, runs=False) as app:
 
         async def leads():
-            return app.crew.leader.term is not None
+            return app.runtime.leader.term is not None
 
         async def does_not_lead():
-            return app.crew.leader.term is None
+            return app.runtime.leader.term is None
 
         await wait_until(leads, "a leader")
         await store.put_notes([mark_put(MOVED_TO, MoveMark("m", "two", 1)), NotePut(DRAIN, {"by": "move"})])

@@ -396,7 +396,7 @@ async def test_the_app_is_itself_again_afterwards(app):
     with pytest.raises(RuntimeError, match="a test that fails"):
         async with story(app):
             raise RuntimeError("a test that fails")
-    assert (app.store_url, app.options, app.crew) == (*before, None)
+    assert (app.store_url, app.options, app.runtime) == (*before, None)
     really = time.monotonic()
     await asyncio.sleep(0.02)
     assert time.monotonic() - really >= 0.015
@@ -448,4 +448,4 @@ async def test_an_app_that_runs_is_refused():
         with pytest.raises(PolluxError, match="open already"):
             async with story(app):
                 pass
-        assert app.crew is not None
+        assert app.runtime is not None

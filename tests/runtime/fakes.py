@@ -129,7 +129,7 @@ async def emptied(pool: Pool) -> None:
 def a_crew(
     store: Any, registry: Registry, clock: FakeClock, events: Events | None = None, **options: Any
 ) -> NodeRuntime:
-    """A crew whose leases are renewed on the main loop, so that a fake clock owns all of it."""
+    """A runtime whose leases are renewed on the main loop, so that a fake clock owns all of it."""
     node_id = options.pop("node_id", "node-1")
     return NodeRuntime(
         store,

@@ -40,7 +40,7 @@ async def scrape(app) -> Scrape:
 
 async def settled(app, count: int) -> None:
     async def look():
-        return app.crew.settler.settled >= count
+        return app.runtime.settler.settled >= count
 
     await until(look, f"{count} ends are recorded")
 

@@ -74,8 +74,8 @@ class World:
         return self
 
     async def __aexit__(self, *_):
-        for crew in self.crews:
-            await crew.stop()
+        for runtime in self.crews:
+            await runtime.stop()
         self.time.restore()
 
     async def node(self, *handlers, seats=2, work_s=0.0):
@@ -87,7 +87,7 @@ class World:
 
         for handler in handlers:
             registry.add(handler, work)
-        crew = NodeRuntime(
+        runtime = NodeRuntime(
             FaultyStore(self.store),
             registry,
             options=RuntimeOptions(seats=seats, renews_apart=False),
@@ -96,9 +96,9 @@ class World:
             dice=Random(number),
             node_id=f"node-{number}",
         )
-        await crew.start()
-        self.crews.append(crew)
-        return crew
+        await runtime.start()
+        self.crews.append(runtime)
+        return runtime
 
     async def enqueue(self, handler, *ids):
         job = Job(id=handler, handler=handler)

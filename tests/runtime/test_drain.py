@@ -125,8 +125,8 @@ async def test_what_is_due_meanwhile_is_planned_and_not_skipped():
     await store.open()
     await store.put_jobs([JobPut(Job(id="tick", handler="work", schedule=Interval(1_000), overlap=Overlap.ALLOW))])
     options = RuntimeOptions(renews_apart=False)
-    crew = NodeRuntime(store, registry, options=options, clock=clock, events=events, dice=Random(1), node_id="n")
-    await crew.start()
+    runtime = NodeRuntime(store, registry, options=options, clock=clock, events=events, dice=Random(1), node_id="n")
+    await runtime.start()
     await clock.advance(3_500)
     before = len(ran)
     assert before
@@ -135,11 +135,11 @@ async def test_what_is_due_meanwhile_is_planned_and_not_skipped():
     await settle_down()
     await clock.advance(5_000)
     waiting = (await store.list_runs(RunFilter(states=(RunState.READY,)))).runs
-    assert (len(ran), crew.timekeeper.skipped) == (before, 0)
+    assert (len(ran), runtime.timekeeper.skipped) == (before, 0)
     assert len(waiting) == 5
 
     await store.put_notes([NotePut(DRAIN)])
     await clock.advance(2 * DRAINED_REST_MS)
     assert len(ran) >= before + 5
     assert len(set(ran)) == len(ran)
-    await crew.stop()
+    await runtime.stop()

@@ -59,7 +59,7 @@ async def test_a_deployment_without_a_leader_does_not_fire_and_says_so(tmp_path)
         await found(first, "leader", HEALTHY)
 
         async def fired():
-            return first.crew.timekeeper.fired
+            return first.runtime.timekeeper.fired
 
         await until(fired, "it has a due time")
     second = Pollux(store, plans=False, health_wait="100ms", leader_ttl="1s")

@@ -138,8 +138,8 @@ async def test_an_app_that_is_embedded_leaves_the_supervisor_to_its_host(tmp_pat
 
 async def test_a_crew_with_a_dead_loop_is_not_alive():
     async with Pollux("memory://") as app:
-        assert _is_alive(app.crew)
-        app.crew.settler.abandon()
+        assert _is_alive(app.runtime)
+        app.runtime.settler.abandon()
         await settle_down()
-        assert not _is_alive(app.crew)
+        assert not _is_alive(app.runtime)
     assert isinstance(app._alongside, SideServices)

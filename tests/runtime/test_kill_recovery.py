@@ -31,7 +31,7 @@ class Worker:
         for name, call in CALLS.items():
             registry.add(name, call)
         options = RuntimeOptions(plans=False, renews_apart=False, seats=SEATS, lease_ms=int(LEASE_S * 1000))
-        self.crew = NodeRuntime(
+        self.runtime = NodeRuntime(
             ward.store,
             registry,
             options=options,
@@ -42,13 +42,13 @@ class Worker:
         )
 
     def has_suspects(self):
-        return any(attempt.is_isolated for attempt in self.crew.worker.running)
+        return any(attempt.is_isolated for attempt in self.runtime.worker.running)
 
     def die(self):
         """It settles nothing and hands nothing back; its leases run out by themselves."""
         self.ward.living.remove(self)
         self.ward.deaths.append(self.ward.time.time())
-        self.crew.vanish()
+        self.runtime.vanish()
         self.ward.start()
 
 
@@ -64,12 +64,12 @@ class Ward:
         worker = Worker(self, len(self.workers) + 1)
         self.workers.append(worker)
         self.living.append(worker)
-        innocent_work.workers[worker.crew.node_id] = worker
-        self.starting.append(asyncio.ensure_future(worker.crew.start()))
+        innocent_work.workers[worker.runtime.node_id] = worker
+        self.starting.append(asyncio.ensure_future(worker.runtime.start()))
 
     def _has_suspects(self):
         """Children work and end in real time: virtual time waits for them."""
-        return any(worker.crew.worker.idle_children._ends or worker.has_suspects() for worker in self.workers)
+        return any(worker.runtime.worker.idle_children._ends or worker.has_suspects() for worker in self.workers)
 
     async def __aenter__(self):
         self.time.install()
@@ -88,7 +88,7 @@ class Ward:
 
     async def __aexit__(self, *_):
         await asyncio.gather(*self.starting)
-        await asyncio.gather(*(worker.crew.stop() for worker in self.living))
+        await asyncio.gather(*(worker.runtime.stop() for worker in self.living))
         innocent_work.workers.clear()
         self.time.restore()
 

@@ -46,12 +46,12 @@ async def store():
 async def weak(store):
     """A node that leads, and cannot write a plan."""
     await store.put_jobs([JobPut(Job(id="tick", handler="none", schedule=Interval(1_000)))])
-    crew = a_crew(Weak(store), Registry(), store.clock, runs=False, events=Events())
-    await crew.start()
+    runtime = a_crew(Weak(store), Registry(), store.clock, runs=False, events=Events())
+    await runtime.start()
     await settle_down()
-    assert crew.leader.term == 1
-    yield crew
-    await crew.stop()
+    assert runtime.leader.term == 1
+    yield runtime
+    await runtime.stop()
 
 
 async def test_another_one_leads_after_two_terms_and_what_is_due_fires(store, weak):

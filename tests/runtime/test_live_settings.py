@@ -67,7 +67,7 @@ async def test_every_option_that_is_live_changes_the_node_at_once_and_goes_back(
 
 
 def state_of(app):
-    options = {name: getattr(app.crew.options, name) for name in TUNABLE}
+    options = {name: getattr(app.runtime.options, name) for name in TUNABLE}
     assert {name: getattr(app.options, name) for name in TUNABLE} == options
     return options | {"per_target": app._built_in.http.per_target, "level": logging.getLogger().level}
 
@@ -76,12 +76,12 @@ async def test_what_is_set_reaches_what_does_the_work():
     async with Pollux("memory://") as app:
         for path in LIVE_PATHS:
             await app.operations.settings.set_setting(path, sample(path))
-        crew = app.crew
-        assert (crew.pool.seats, crew.settler.backlog_max, crew.options.grace_ms) == (17, 68, 17_000)
-        claims = crew.dispatcher.options
-        assert (claims.long_poll_ms, claims.batch, crew.dispatcher.min_poll_ms) == (17_000, 17, 17_000)
-        assert crew.timekeeper.wait_max_ms == 17_000
-        keeps = crew.pruner.options
+        runtime = app.runtime
+        assert (runtime.pool.seats, runtime.settler.backlog_max, runtime.options.grace_ms) == (17, 68, 17_000)
+        claims = runtime.dispatcher.options
+        assert (claims.long_poll_ms, claims.batch, runtime.dispatcher.min_poll_ms) == (17_000, 17, 17_000)
+        assert runtime.timekeeper.wait_max_ms == 17_000
+        keeps = runtime.pruner.options
         assert (keeps.keep_per_job, keeps.keep_ms, keeps.dead_max, keeps.dead_ms, keeps.log_max) == (
             17,
             17_000,
@@ -89,7 +89,7 @@ async def test_what_is_set_reaches_what_does_the_work():
             17_000,
             17,
         )
-        assert crew.worker.child_memory == 512_000_000
+        assert runtime.worker.child_memory == 512_000_000
 
 
 async def test_a_setting_survives_a_restart_and_the_file_decides_again_without_it(tmp_path, monkeypatch):
@@ -101,21 +101,21 @@ async def test_a_setting_survives_a_restart_and_the_file_decides_again_without_i
         return Pollux.from_config(config)
 
     async with an_app() as app:
-        assert app.crew.pool.seats == 4
+        assert app.runtime.pool.seats == 4
         await app.operations.as_actor("ann").settings.set_setting("pool.seats", "50")
-        assert app.crew.pool.seats == 50
+        assert app.runtime.pool.seats == 50
     async with an_app() as app:
-        assert app.crew.pool.seats == 50, "from the first run on"
+        assert app.runtime.pool.seats == 50, "from the first run on"
         [setting] = await app.operations.settings.list_settings()
         assert (setting.path, setting.value, setting.by) == ("pool.seats", "50", "ann")
         (tmp_path / "p.yaml").write_text("pool: {seats: 5}\n")
         await app.operations.config_file.reload()
-        assert app.crew.pool.seats == 50, "live wins over the file"
+        assert app.runtime.pool.seats == 50, "live wins over the file"
         await app.operations.settings.unset_setting("pool.seats")
-        assert app.crew.pool.seats == 5
+        assert app.runtime.pool.seats == 5
     async with an_app(seats=3) as app:
         await app.operations.settings.set_setting("pool.seats", 60)
-        assert app.crew.pool.seats == 3, "an argument wins over live"
+        assert app.runtime.pool.seats == 3, "an argument wins over live"
         lines = [
             (line.actor, line.action, line.subject, line.detail)
             for line in (await app.operations.audit.list_audit()).lines
@@ -128,7 +128,7 @@ async def test_the_environment_wins_over_what_is_live():
     config = load_config(None, environ={"POLLUX_SEATS": "8"}, arguments={})
     async with Pollux.from_config(load_config(None, environ={"POLLUX_SEATS": "8", "POLLUX_STORE": "memory://"})) as app:
         await app.operations.settings.set_setting("pool.seats", 60)
-        assert (config.seats, app.crew.pool.seats) == (8, 8)
+        assert (config.seats, app.runtime.pool.seats) == (8, 8)
 
 
 @pytest.mark.parametrize(
@@ -167,12 +167,12 @@ async def test_a_note_that_means_nothing_here_is_left_alone():
             ]
         )
         await app.backend.wake()
-        await truly(lambda: app.crew.dispatcher.options.batch == 33, "what means something is heard")
-        assert (app.crew.pool.seats, app.crew.options.grace_ms) == (10, 25_000)
+        await truly(lambda: app.runtime.dispatcher.options.batch == 33, "what means something is heard")
+        assert (app.runtime.pool.seats, app.runtime.options.grace_ms) == (10, 25_000)
 
 
 async def test_every_live_option_is_read_by_something():
-    assert len(LIVE_PATHS) == len(TUNABLE) + 2, "log.level and http.per_target are not the crew's"
+    assert len(LIVE_PATHS) == len(TUNABLE) + 2, "log.level and http.per_target are not the runtime's"
     assert all(live_value(path, sample(path)) is not None for path in LIVE_PATHS)
 
 
@@ -221,12 +221,12 @@ async def test_a_worker_that_waits_for_work_hears_at_once():
     await asker.open()
     await asker.operations.settings.set_setting("pool.seats", 33)
     await settle_down()
-    assert worker.crew.pool.seats == 33
+    assert worker.runtime.pool.seats == 33
     [seen] = await asker.operations.status.nodes()
     assert seen.seats == 33, "and its beat says so"
     await asker.operations.workers.drain_workers()
     await settle_down()
-    assert worker.crew.status().is_paused
+    assert worker.runtime.status().is_paused
     await worker.close()
     await asker.close()
 
@@ -239,13 +239,13 @@ async def test_a_node_that_neither_claims_nor_leads_hears_with_its_beat():
     await settle_down()
     await other.start()
     await settle_down()
-    assert (leader.crew.leader.term, other.crew.leader.term) == (1, None)
+    assert (leader.runtime.leader.term, other.runtime.leader.term) == (1, None)
     await leader.operations.settings.set_setting("history.keep", 7)
     await settle_down()
-    assert leader.crew.pruner.options.keep_per_job == 7
+    assert leader.runtime.pruner.options.keep_per_job == 7
     for _ in range(4):
         await clock.advance(other.options.beat_ms // 2)
-    assert other.crew.pruner.options.keep_per_job == 7
+    assert other.runtime.pruner.options.keep_per_job == 7
     await other.close()
     await leader.close()
 
@@ -260,9 +260,9 @@ async def test_a_node_whose_seats_are_all_taken_hears_as_the_leader():
 
         await app.put_jobs([Job(id="w", handler="wait")])
         runs = [await app.enqueue("w"), await app.enqueue("w")]
-        await truly(lambda: app.crew.pool.busy == 1, "the seat is taken")
+        await truly(lambda: app.runtime.pool.busy == 1, "the seat is taken")
         await app.backend.put_notes([NotePut("setting:pool.seats", {"value": 2})])
-        await truly(lambda: app.crew.pool.busy == 2, "there is a second seat, and somebody on it")
+        await truly(lambda: app.runtime.pool.busy == 2, "there is a second seat, and somebody on it")
         gate.set()
         for run in runs:
             assert (await finished(app, run.id)).state is RunState.DONE
@@ -284,16 +284,16 @@ async def test_drained_workers_claim_nothing_until_they_are_resumed_over_restart
         assert [(each.node, each.reason, each.by) for each in await app.operations.workers.drained_workers()] == [
             (None, "database moves", "ann")
         ]
-        await truly(lambda: app.crew.status().is_paused, "it is drained")
+        await truly(lambda: app.runtime.status().is_paused, "it is drained")
         run = await app.enqueue("_noop")
         assert (await app.why(run.id)).answer == "drained"
     async with an_app() as app:
-        await truly(lambda: app.crew.status().is_paused, "over a restart")
+        await truly(lambda: app.runtime.status().is_paused, "over a restart")
         assert (await app.get_run(run.id)).state is RunState.READY
         why = await app.why(run.id)
         words = r"it is ready, but all workers are drained by ann since 20\d\d-\S+Z \(database moves\)"
         assert re.fullmatch(words, why.reason)
-        assert app.crew.status().claimed == 0
+        assert app.runtime.status().claimed == 0
         assert why.cure == "pollux resume --workers"
         assert await app.operations.workers.resume_workers()
         assert (await finished(app, run.id)).state is RunState.DONE
@@ -317,12 +317,12 @@ async def test_one_node_is_drained_and_the_other_goes_on_and_it_ends_with_the_no
     async with an_app() as one:
         async with an_app() as other:
             await one.operations.workers.drain_workers(other.node_id)
-            await truly(lambda: other.crew.status().is_paused, "the other one is drained")
-            assert not one.crew.status().is_paused
+            await truly(lambda: other.runtime.status().is_paused, "the other one is drained")
+            assert not one.runtime.status().is_paused
             runs = [await other.enqueue("_noop") for _ in range(5)]
             for run in runs:
                 assert (await finished(one, run.id)).owner in ("", one.node_id)
-            assert other.crew.status().claimed == 0
+            assert other.runtime.status().claimed == 0
             with pytest.raises(NotFound):
                 await one.operations.workers.drain_workers("no-such-node")
         assert await one.operations.workers.drained_workers() == []
@@ -357,12 +357,12 @@ async def test_a_turn_now_fires_what_is_due_and_says_so(tmp_path):
     await settle_down()
     answer = await ask
     assert (answer.leaders, answer.answered, answer.fired) == ((app.node_id,), (app.node_id,), 0)
-    before = app.crew.timekeeper.fired
+    before = app.runtime.timekeeper.fired
     clock._now_ms += 3_600_000  # the wall clock alone: nobody is woken by it
     ask = asyncio.ensure_future(app.operations.as_actor("ann").workers.trigger())
     await settle_down()
     answer = await ask
-    assert answer.fired == app.crew.timekeeper.fired - before == 1
+    assert answer.fired == app.runtime.timekeeper.fired - before == 1
     assert [(line.actor, line.action) for line in (await app.operations.audit.list_audit()).lines] == [
         (app.operations.context.actor, "trigger"),
         ("ann", "trigger"),
@@ -392,15 +392,15 @@ async def test_a_turn_now_lets_go_what_nothing_holds_any_more_and_says_so():
 async def test_a_turn_is_asked_for_wherever_the_leader_is(tmp_path):
     url = f"sqlite:///{tmp_path}/p.db"
     async with Pollux(url, runs=False) as leader:
-        await truly(lambda: leader.crew.leader.term, "it leads")
+        await truly(lambda: leader.runtime.leader.term, "it leads")
         asker = Pollux(url, actor="cli:ann")
         await asker.open()
         try:
             await until(lambda: _leads(asker), "the others see that it leads")
-            turns = leader.crew.timekeeper.turns
+            turns = leader.runtime.timekeeper.turns
             answer = await asker.operations.workers.trigger()
             assert (answer.leaders, answer.answered) == ((leader.node_id,), (leader.node_id,))
-            assert leader.crew.timekeeper.turns > turns
+            assert leader.runtime.timekeeper.turns > turns
             assert await asker.backend.notes("turn:") == [], "nothing is left behind"
         finally:
             await asker.close()
@@ -410,7 +410,7 @@ async def test_a_turn_is_asked_for_of_the_leader_of_each_version(tmp_path):
     """Also of a node that leads one of them itself, which could turn alone."""
     url = f"sqlite:///{tmp_path}/p.db"
     async with Pollux(url, runs=False, scheduler_version=1) as old, Pollux(url, runs=False) as new:
-        await truly(lambda: old.crew.leader.term and new.crew.leader.term, "both lead")
+        await truly(lambda: old.runtime.leader.term and new.runtime.leader.term, "both lead")
         await until(lambda: _all_lead(new, 2), "that is told")
         answer = await new.operations.workers.trigger()
         assert answer.leaders == answer.answered == (old.node_id, new.node_id)

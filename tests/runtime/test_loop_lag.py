@@ -61,12 +61,12 @@ async def test_a_hold_is_said_once_while_it_lasts():
 async def test_a_hold_that_was_over_before_anybody_looked_is_said_when_it_is(caplog):
     app, heard = Pollux("memory://"), []
     async with app:
-        node = app.crew.node_id
-        app.crew.events.listen(LoopBlocked, heard.append)
-        app.crew.lag.on_blocked(LoopBlock(1_500, "handler fetch, shop.py:31 in parse"))
-        app.crew.lag.on_blocked(LoopBlock(900, "shorter than health.loop_lag"))
-        app.crew.lag.is_reported = True
-        app.crew.lag.on_blocked(LoopBlock(75_000, "handler fetch, shop.py:31 in parse"))
+        node = app.runtime.node_id
+        app.runtime.events.listen(LoopBlocked, heard.append)
+        app.runtime.lag.on_blocked(LoopBlock(1_500, "handler fetch, shop.py:31 in parse"))
+        app.runtime.lag.on_blocked(LoopBlock(900, "shorter than health.loop_lag"))
+        app.runtime.lag.is_reported = True
+        app.runtime.lag.on_blocked(LoopBlock(75_000, "handler fetch, shop.py:31 in parse"))
     told = LoopBlocked(node, 1_500, "handler fetch, shop.py:31 in parse", is_over=True)
     assert [each for each in heard if "shop.py" in each.by or "shorter" in each.by] == [told]
     [words] = [each.getMessage() for each in caplog.records if "shop.py" in each.getMessage()]
@@ -106,15 +106,15 @@ async def test_where_handlers_are_in_threads_and_on_the_loop_is_known():
     async with app:
         await app.enqueue(plain)
         await app.enqueue(waits)
-        await until(_once(lambda: began.is_set() and len(app.crew.worker.running) == 2), "both run")
-        attempts = {attempt.run.job_id: attempt for attempt in app.crew.worker.running}
+        await until(_once(lambda: began.is_set() and len(app.runtime.worker.running) == 2), "both run")
+        attempts = {attempt.run.job_id: attempt for attempt in app.runtime.worker.running}
         await until(_once(lambda: "test_loop_lag.py" in where(attempts["waits"])), "it has begun")
         assert where(attempts["plain"]).startswith("handler plain, test_loop_lag.py:")
         assert where(attempts["waits"]).endswith(" in waits")
         assert blocker_of(0, [attempts["plain"]], is_frozen=False) == ""
         frozen = blocker_of(0, [attempts["plain"]], is_frozen=True)
         assert frozen.startswith("the whole process was frozen; running in threads: handler plain, test_loop_lag.py:")
-        load = app.crew.load()
+        load = app.runtime.load()
         assert sorted(load.seated) == ["plain (1)", "waits (1)"]
         may_end.set()
         ends.set()

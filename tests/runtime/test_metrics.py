@@ -127,7 +127,7 @@ async def test_a_firing_that_failed_is_not_done_and_the_buckets_add_up():
         stats.add(Job(id="a", handler="h"), Settlement("r", "t", verdict, Outcome(0, took_ms)))
     app = Pollux("memory://")
     async with app:
-        app.crew.settler.stats = stats
+        app.runtime.settler.stats = stats
         seen = await scrape(app)
     assert seen("scheduler_jobs_executed_total", status="failed", source_id="") == 1
     assert seen("scheduler_jobs_executed_total", status="done", source_id="") == 3

@@ -33,7 +33,7 @@ def ends(stats: AttemptStats, count: int, **job: str) -> None:
 
 async def test_the_first_two_hundred_have_series_of_their_own_and_the_rest_share_one(app):
     async with app:
-        ends(app.crew.settler.stats, 300, id="job-{}", source_id="source-{}")
+        ends(app.runtime.settler.stats, 300, id="job-{}", source_id="source-{}")
         seen = await scrape(app)
     polls = seen.all("monitor_poll_total", result="success")
     assert len(polls) == NAMES_MAX + 1
@@ -51,7 +51,7 @@ async def test_however_many_jobs_there_are_and_however_they_end_the_series_have_
     faults += [Outcome(0, 70, fault=Fault.PERMANENT), Outcome(0, 70, fault=Fault.TRANSIENT, crashed=True)]
     verdicts = (Done(), Done(failed=True), RetryAt(1), Dead("no"), Cancelled("no"))
     async with app:
-        stats = app.crew.settler.stats
+        stats = app.runtime.settler.stats
         for number in range(1_000):
             job = Job(id=f"j{number}", handler="h", group=f"g{number}", source_id=f"s{number}")
             for verdict, outcome in zip(verdicts, (*faults, faults[0]), strict=True):
@@ -62,8 +62,8 @@ async def test_however_many_jobs_there_are_and_however_they_end_the_series_have_
 
 async def test_a_job_called_other_is_one_of_the_others(app):
     async with app:
-        ends(app.crew.settler.stats, 1, id="other", source_id="other")
-        ends(app.crew.settler.stats, 250, id="job-{}")
+        ends(app.runtime.settler.stats, 1, id="other", source_id="other")
+        ends(app.runtime.settler.stats, 250, id="job-{}")
         seen = await scrape(app)
     assert seen("monitor_poll_total", instance="other", instance_type="other", result="success") == 1 + 51
 
@@ -73,7 +73,7 @@ HOSTILE = ('a"b', "a\\b", "a\nb", "a\x1b[31mb", "a\u202eb", "a\x00b", "<img oner
 
 async def test_a_hostile_name_is_one_line_of_harmless_text(app):
     async with app:
-        stats = app.crew.settler.stats
+        stats = app.runtime.settler.stats
         for number, name in enumerate(HOSTILE):
             ends(stats, 1, id=f"j{number}", source_id=name, group=name)
         ends(stats, 1, id="k", source_id="x" * 6_000)  # the same once it is cut
@@ -97,7 +97,7 @@ async def test_a_scrape_of_a_hundred_thousand_jobs_costs_what_one_of_a_hundred_c
                     Job(id=f"j{n}", handler="h", schedule=OnEvent()) for n in range(start, min(count, start + 1_000))
                 ]
                 await app.backend.put_jobs([JobPut(job) for job in jobs])
-            ends(app.crew.settler.stats, min(count, 300), id="j{}", source_id="s{}")
+            ends(app.runtime.settler.stats, min(count, 300), id="j{}", source_id="s{}")
             await exposition(app)
             app.watch._last = None
             before = {verb: stats.calls for verb, stats in app.backend.call_stats.items()}

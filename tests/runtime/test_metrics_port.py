@@ -104,7 +104,7 @@ async def test_a_port_that_is_taken_is_an_error_of_the_start_and_leaves_nothing_
         with pytest.raises(InvalidInput, match=f"cannot be served on 127.0.0.1:{port}") as refused:
             await app.start()
         assert "metrics.port" in str(refused.value)
-        assert app.crew is None
+        assert app.runtime is None
 
 
 async def test_while_a_node_drains_its_metrics_are_still_there():

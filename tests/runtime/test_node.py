@@ -40,8 +40,8 @@ async def test_an_interval_job_of_ten_minutes_fires_six_times_in_an_hour(store):
     start = clock.now_ms() // MINUTE * MINUTE
     job = Job(id="check", handler="check", schedule=Interval(10 * MINUTE, start_ms=start + MINUTE))
     await store.put_jobs([JobPut(job)])
-    crew = a_crew(store, registry, clock)
-    await crew.start()
+    runtime = a_crew(store, registry, clock)
+    await runtime.start()
 
     for _ in range(60):
         await clock.advance(MINUTE)
@@ -49,9 +49,9 @@ async def test_an_interval_job_of_ten_minutes_fires_six_times_in_an_hour(store):
     assert ran == [start + MINUTE + n * 10 * MINUTE for n in range(6)]
     done = await store.list_runs(RunFilter(job_id="check", states=(RunState.DONE,)))
     assert [run.due_ms for run in done.runs] == ran[::-1]
-    assert crew.status().fired == 6
-    assert crew.status().start_late.max_ms < 50
-    await crew.stop()
+    assert runtime.status().fired == 6
+    assert runtime.status().start_late.max_ms < 50
+    await runtime.stop()
 
 
 class Works:
@@ -77,10 +77,10 @@ async def working(store, *ids, work=None, **options):
     job = Job(id="work", handler="work")
     await store.put_jobs([JobPut(job)])
     await store.enqueue([run_of(job, store.clock.now_ms(), Cause.ENQUEUED, id=id) for id in ids])
-    crew = a_crew(store, registry, store.clock, **options)
-    await crew.start()
+    runtime = a_crew(store, registry, store.clock, **options)
+    await runtime.start()
     await settle_down()
-    return crew, work
+    return runtime, work
 
 
 async def states(store, *ids):
@@ -88,11 +88,11 @@ async def states(store, *ids):
 
 
 async def test_draining_lets_handlers_finish_within_the_grace_and_claims_nothing_new(store):
-    crew, work = await working(store, "r1", "r2", seats=1)
-    drain = asyncio.ensure_future(crew.drain())
+    runtime, work = await working(store, "r1", "r2", seats=1)
+    drain = asyncio.ensure_future(runtime.drain())
     await store.clock.advance(20_000)
     assert not drain.done()
-    assert crew.status().is_draining
+    assert runtime.status().is_draining
     [node] = await store.nodes()
     assert (node.draining, node.seats) == (True, 0)
     work.may_end.set()
@@ -101,12 +101,12 @@ async def test_draining_lets_handlers_finish_within_the_grace_and_claims_nothing
     assert await states(store, "r1", "r2") == [RunState.DONE, RunState.READY]
     assert work.started == ["r1"]
     assert await store.nodes() == []
-    assert not any(loop.is_alive for loop in crew.status().loops)
+    assert not any(loop.is_alive for loop in runtime.status().loops)
 
 
 async def test_what_does_not_finish_within_the_grace_goes_back_uncharged(store):
-    crew, work = await working(store, "r1")
-    drain = asyncio.ensure_future(crew.drain())
+    runtime, work = await working(store, "r1")
+    drain = asyncio.ensure_future(runtime.drain())
     await store.clock.advance(24_999)
     assert work.asked == []
     await store.clock.advance(1)
@@ -127,8 +127,8 @@ async def test_a_handler_that_ignores_the_drain_is_handed_back_all_the_same(stor
             except asyncio.CancelledError:
                 continue
 
-    crew, _ = await working(store, "r1", work=deaf, grace_ms=1_000)
-    drain = asyncio.ensure_future(crew.drain())
+    runtime, _ = await working(store, "r1", work=deaf, grace_ms=1_000)
+    drain = asyncio.ensure_future(runtime.drain())
     await store.clock.advance(3_000)
     await drain
     assert await states(store, "r1") == [RunState.READY]
@@ -138,8 +138,8 @@ async def test_a_handler_that_ignores_the_drain_is_handed_back_all_the_same(stor
 
 
 async def test_leases_are_renewed_during_the_grace(store):
-    crew, work = await working(store, "r1", grace_ms=120_000)
-    drain = asyncio.ensure_future(crew.drain())
+    runtime, work = await working(store, "r1", grace_ms=120_000)
+    drain = asyncio.ensure_future(runtime.drain())
     await store.clock.advance(100_000)
     [run] = await store.get_runs(["r1"])
     assert run.lease_until_ms > store.clock.now_ms()
@@ -151,24 +151,24 @@ async def test_leases_are_renewed_during_the_grace(store):
 
 
 async def test_a_second_drain_does_not_wait_for_the_grace(store):
-    crew, work = await working(store, "r1")
-    first = asyncio.ensure_future(crew.drain())
+    runtime, work = await working(store, "r1")
+    first = asyncio.ensure_future(runtime.drain())
     await store.clock.advance(1_000)
     assert not first.done()
-    await crew.drain()
+    await runtime.drain()
     await first
     assert work.asked == ["the node is shutting down"]
     assert await states(store, "r1") == [RunState.READY]
 
 
 async def test_draining_gives_the_term_away_within_a_second(store):
-    crew, work = await working(store, "r1")
+    runtime, work = await working(store, "r1")
     other = a_crew(store, Registry(), store.clock, node_id="node-2")
     await other.start()
     await store.clock.advance(2_000)
-    assert crew.status().term == 1
+    assert runtime.status().term == 1
     assert other.status().term is None
-    drain = asyncio.ensure_future(crew.drain())
+    drain = asyncio.ensure_future(runtime.drain())
     await store.clock.advance(1_000)
     assert other.status().term == 2
     await store.put_jobs([JobPut(Job(id="now", handler="work", schedule=Once()))])
@@ -245,24 +245,24 @@ async def test_a_bell_that_rings_between_two_claims_is_missed_for_a_second_at_mo
 
 
 async def test_a_dead_leader_is_replaced_within_its_term_and_three_seconds(store):
-    crew, _ = await working(store)
+    runtime, _ = await working(store)
     other = a_crew(store, Registry(), store.clock, node_id="node-2")
     await other.start()
     await store.clock.advance(6_000)
-    await crew.leader.stop()
+    await runtime.leader.stop()
     await store.clock.advance(18_000)
-    assert crew.status().term is None
+    assert runtime.status().term is None
     assert other.status().term == 2
     await other.stop()
-    await crew.stop()
+    await runtime.stop()
 
 
 async def test_a_store_that_is_down_does_not_keep_a_node_from_leaving(store):
-    crew, work = await working(store, "r1", grace_ms=1_000)
+    runtime, work = await working(store, "r1", grace_ms=1_000)
     down = StoreError("down")
     for verb in ("settle", "resign", "leave", "renew", "beat", "claim", "feed", "elect"):
         store.faults[verb] = [down] * 1_000
-    drain = asyncio.ensure_future(crew.drain())
+    drain = asyncio.ensure_future(runtime.drain())
     await store.clock.advance(10_000)
     await drain
     assert work.asked == ["the node is shutting down"]
@@ -272,23 +272,23 @@ async def test_a_store_that_is_down_does_not_keep_a_node_from_leaving(store):
 
 async def test_a_cancel_request_rings_the_owner(store):
     """It need not wait for the next renewal: the bell ends the wait in claim, and the leases are looked at."""
-    crew, work = await working(store, "r1")
+    runtime, work = await working(store, "r1")
     await store.clock.advance(2_000)
     await store.cancel(run_ids=["r1"], reason="ann said so")
     await store.clock.advance(1_000)
     assert work.asked == ["ann said so"]
     assert await states(store, "r1") == [RunState.CANCELLED]
-    await crew.stop()
+    await runtime.stop()
 
 
 async def test_an_idle_node_costs_less_than_one_call_a_second(store):
-    crew, _ = await working(store)
+    runtime, _ = await working(store)
     await store.clock.advance(60_000)
     store.calls.clear()
     await store.clock.advance(600_000)
     assert len(store.calls) < 600
     assert store.count("advance") == 0
-    await crew.stop()
+    await runtime.stop()
 
 
 async def test_a_node_that_only_runs_never_leads_and_one_that_only_plans_never_claims(store):
@@ -307,35 +307,35 @@ async def test_a_node_that_only_runs_never_leads_and_one_that_only_plans_never_c
 
 @pytest.mark.parametrize("node", [None, "node-1"])
 async def test_claims_can_be_stopped_and_go_on(store, node):
-    crew, work = await working(store)
+    runtime, work = await working(store)
     await store.put_notes([NotePut(drain_key(node), {})])
-    crew.reread_stops()
+    runtime.reread_stops()
     await settle_down()
     [job] = await store.get_jobs(["work"])
     await store.enqueue([run_of(job, store.clock.now_ms(), Cause.ENQUEUED, id="r1")])
     await store.clock.advance(10_000)
     assert work.started == []
-    assert crew.status().is_paused
+    assert runtime.status().is_paused
     [seen] = await store.nodes()
     assert seen.draining, "others see it"
     await store.put_notes([NotePut(drain_key(node))])
-    crew.reread_stops()
+    runtime.reread_stops()
     await settle_down()
     [seen] = await store.nodes()
     assert not seen.draining
     assert work.started == ["r1"]
-    await crew.stop()
+    await runtime.stop()
 
 
 async def test_the_pool_can_be_resized_while_it_works(store):
-    crew, work = await working(store, "r1", "r2", "r3", seats=1)
+    runtime, work = await working(store, "r1", "r2", "r3", seats=1)
     assert work.started == ["r1"]
-    crew.retune(RuntimeOptions(seats=3))
+    runtime.retune(RuntimeOptions(seats=3))
     await settle_down()
     assert work.started == ["r1", "r2", "r3"]
     [node] = await store.nodes()
     assert node.seats == 3
-    await crew.stop()
+    await runtime.stop()
 
 
 async def test_progress_is_what_running_handlers_said_last(store):
@@ -345,23 +345,23 @@ async def test_progress_is_what_running_handlers_said_last(store):
         ctx.progress(3, of=10)
         await go.wait()
 
-    crew, _ = await working(store, "r1", work=tell)
-    assert crew.progress() == {"work": "30% (3 of 10)"}
+    runtime, _ = await working(store, "r1", work=tell)
+    assert runtime.progress() == {"work": "30% (3 of 10)"}
     go.set()
     await settle_down()
-    assert crew.progress() == {}
-    await crew.stop()
+    assert runtime.progress() == {}
+    await runtime.stop()
 
 
 async def test_a_run_whose_worker_vanished_is_run_by_another_within_its_lease_and_two_seconds(store):
-    crew, work = await working(store, "r1", plans=False)
+    runtime, work = await working(store, "r1", plans=False)
     other_work = Works()
     registry = Registry()
     registry.add("work", other_work)
     other = a_crew(store, registry, store.clock, node_id="node-2", plans=False)
-    for loop in (crew.dispatcher, crew.settler, crew.timeouts, crew.beat):
+    for loop in (runtime.dispatcher, runtime.settler, runtime.timeouts, runtime.beat):
         await loop.stop()
-    await crew.renewer.stop()
+    await runtime.renewer.stop()
     await other.start()
     await store.clock.advance(29_000)
     assert other_work.started == []
@@ -382,7 +382,7 @@ async def test_two_nodes_never_run_the_same_run(store):
     async def note(ctx):
         ran.append(ctx.run.id)
 
-    crew, _ = await working(store, work=note, seats=3)
+    runtime, _ = await working(store, work=note, seats=3)
     registry = Registry()
     registry.add("work", note)
     other = a_crew(store, registry, store.clock, node_id="node-2", seats=3)
@@ -394,8 +394,8 @@ async def test_two_nodes_never_run_the_same_run(store):
         await store.clock.advance(50)
     await store.clock.advance(1_000)
     assert len(ran) == len(set(ran)) == 200
-    assert crew.status().claimed + other.status().claimed == 200
-    await crew.stop()
+    assert runtime.status().claimed + other.status().claimed == 200
+    await runtime.stop()
     await other.stop()
 
 
@@ -426,11 +426,11 @@ async def test_with_real_clocks_and_threads_a_node_starts_works_and_leaves():
 
     registry.add("check", check)
     await store.put_jobs([JobPut(Job(id="check", handler="check", schedule=Interval(1_000)))])
-    crew = NodeRuntime(store, registry, clock=clock, events=events, dice=Random(2), node_id="node-1")
-    await crew.start()
+    runtime = NodeRuntime(store, registry, clock=clock, events=events, dice=Random(2), node_id="node-1")
+    await runtime.start()
     async with asyncio.timeout(60):
         await ran.wait()
-    await crew.drain()
+    await runtime.drain()
     assert len(won.all) == 1
     assert (await store.counts()).leased == 0
     await store.close()

@@ -389,7 +389,7 @@ async def test_what_a_node_declares_and_since_when_it_leads_is_in_its_beat(tmp_p
     app = an_app(f"sqlite:///{tmp_path}/p.db", release=7, leader_key="shop-1")
     won = asyncio.Event()
     async with app:
-        app.crew.leader.on_change.append(won.set)
+        app.runtime.leader.on_change.append(won.set)
         async with asyncio.timeout(60):
             while not (node := (await app.operations.status.nodes())[0]).leads:
                 await won.wait()
@@ -423,7 +423,7 @@ async def test_a_node_that_names_another_leadership_is_refused_and_leaves_no_tra
             other.add("tick", every("2h"), id="other")
             with pytest.raises(InvalidInput, match=f"'production', this one names {named};.*stop them all first"):
                 await other.start()
-            assert other.crew is None
+            assert other.runtime is None
         assert [node.id for node in await first.operations.status.nodes()] == [first.node_id]
         assert [job.id for job in (await first.operations.jobs.list_jobs()).jobs] == ["tick"]
         async with an_app(url, leader_key="production"):

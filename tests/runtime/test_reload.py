@@ -9,8 +9,8 @@ import signal
 import pytest
 
 from pollux import every
-from pollux.app import reload as reload_module
 from pollux.app import pollux as app_module
+from pollux.app import reload as reload_module
 from pollux.app.declarations import Declared
 from pollux.app.process import OWNS_PROCESS
 from pollux.app.reload import BY_FILE, BY_SIGNAL
@@ -101,7 +101,7 @@ async def test_a_function_that_is_new_in_the_file_is_imported(here):
             return (await app.operations.runs.list_runs(RunFilter(states=(RunState.DONE,), job_id="l"))).runs
 
         assert [run.result for run in await until(done, "it ran")] == ["later"]
-        assert "reload_later:later" in app.crew.registry.names()
+        assert "reload_later:later" in app.runtime.registry.names()
 
 
 BAD = {
@@ -129,7 +129,7 @@ async def test_a_file_with_a_mistake_changes_nothing_and_says_where(here, kind):
     async with app:
         await app.put_jobs([Job(id="asked", handler="ours", source="api")])
         before = await planned(app, "a", "b", "coded")
-        known, declared = app.crew.registry.names(), app.declared.declares()
+        known, declared = app.runtime.registry.names(), app.declared.declares()
         refused = Heard(app.events, ReloadRefused)
         (here / "p.yaml").write_text(text + "\n")
 
@@ -139,8 +139,8 @@ async def test_a_file_with_a_mistake_changes_nothing_and_says_where(here, kind):
             assert where in str(caught.value)
 
         assert await all_jobs(app) == before
-        assert (app.crew.registry.names(), app.declared.declares()) == (known, declared)
-        assert app.crew.pool.seats == 3
+        assert (app.runtime.registry.names(), app.declared.declares()) == (known, declared)
+        assert app.runtime.pool.seats == 3
         assert len(refused.all) == 1, "said once for each text"
         (here / "p.yaml").write_text(text + "\n\n")
         with pytest.raises((InvalidConfig, InvalidInput, Conflict)):
@@ -168,7 +168,7 @@ async def test_a_dry_run_says_it_and_changes_nothing(here):
 
         assert told.is_dry
         assert await all_jobs(app) == before
-        assert app.crew.pool.seats == 3
+        assert app.runtime.pool.seats == 3
         assert (await app.operations.config_file.reload()).lines == told.lines
 
 
@@ -180,7 +180,7 @@ async def test_what_is_set_for_all_nodes_overrules_the_file_and_that_is_said(her
         assert (await app.operations.config_file.reload(dry_run=True)).lines[-1] == f"~ {words}"
         told = await app.operations.config_file.reload()
         assert words in told.words()
-        assert app.crew.pool.seats == 50
+        assert app.runtime.pool.seats == 50
 
 
 async def test_a_signal_is_answered_although_nothing_changed(here):
@@ -209,8 +209,8 @@ async def test_a_text_is_compared_in_the_place_of_the_file_and_leaves_no_trace(h
         assert told.lines[:2] == ("+ job c  every 1h", "+ job d  every 1h")
         assert told.lines[-1] == "~ pool.seats 3 -> 5"
         assert told.unseen == ("reload_work:two", "reload_unknown:f"), "imported are only those of the file itself"
-        assert "reload_work:two" not in app.crew.registry.names()
-        assert (await all_jobs(app), app.crew.pool.seats, app.reloader.refused) == (before, 3, ())
+        assert "reload_work:two" not in app.runtime.registry.names()
+        assert (await all_jobs(app), app.runtime.pool.seats, app.reloader.refused) == (before, 3, ())
         assert (here / "p.yaml").read_text() == FIRST
 
 
@@ -225,7 +225,7 @@ async def test_a_text_with_a_mistake_is_refused_by_its_own_name_and_the_node_doe
             await app.operations.config_file.reload(text=SECOND)
         with pytest.raises(InvalidInput, match="'code:x' is no file"):
             await app.operations.config_file.reload(dry_run=True, text=SECOND, source="code:x")
-        assert app.crew.pool.seats == 3
+        assert app.runtime.pool.seats == 3
 
 
 async def test_a_text_that_is_the_files_own_is_looked_at_as_the_file_is(here):
@@ -266,7 +266,7 @@ async def test_a_reload_that_means_another_text_is_refused_with_the_file_that_is
         with pytest.raises(InvalidInput) as caught:
             await app.operations.config_file.reload(only=digest)
         assert str(here / "p.yaml") in str(caught.value)
-        assert app.crew.pool.seats == 3
+        assert app.runtime.pool.seats == 3
         assert (await app.operations.config_file.reload(only=app.reloader.digest_there())).added == 1
 
 
@@ -284,7 +284,7 @@ async def test_five_hundred_reloads_under_load_leak_nothing(here, caplog, monkey
         return len(gc.get_objects())
 
     async with an_app() as app:
-        app.crew.registry.add("noop", _noop)
+        app.runtime.registry.add("noop", _noop)
         await app.put_jobs([Job(id="load", handler="noop")])
         counted = {}
         for n in range(1, 501):
@@ -305,7 +305,7 @@ async def _noop(ctx):
 
 async def _idle(app):
     counts = await app.operations.status.counts()
-    return counts.ready + counts.leased + counts.feed == 0 and app.crew.status().backlog == 0
+    return counts.ready + counts.leased + counts.feed == 0 and app.runtime.status().backlog == 0
 
 
 def test_a_trial_changes_nothing_of_what_is_declared():

@@ -70,22 +70,22 @@ async def test_seats_and_history_change_at_once_and_the_rest_is_named_until_the_
             "history.keep 100 -> 7",
         ]
         assert [change.path for change in answer.needs_restart] == ["pool.lease", "leader.ttl"]
-        crew = app.crew
-        assert (crew.pool.seats, crew.options.grace_ms, crew.pruner.options.keep_per_job) == (9, 1_000, 7)
-        assert (crew.options.lease_ms, crew.leader.ttl_ms) == (30_000, 15_000)
+        runtime = app.runtime
+        assert (runtime.pool.seats, runtime.options.grace_ms, runtime.pruner.options.keep_per_job) == (9, 1_000, 7)
+        assert (runtime.options.lease_ms, runtime.leader.ttl_ms) == (30_000, 15_000)
         again = await app.operations.config_file.reload()
         assert (again.options, again.lines) == ((), ())
         assert [change.path for change in again.needs_restart] == ["pool.lease", "leader.ttl"], "not forgotten"
     async with an_app() as app:
         assert (await app.operations.config_file.reload()).needs_restart == ()
-        assert app.crew.leader.ttl_ms == 20_000
+        assert app.runtime.leader.ttl_ms == 20_000
 
 
 async def test_an_argument_still_wins_after_a_reload(here):
     async with an_app(seats=4) as app:
         (here / "p.yaml").write_text("pool: {seats: 9}\n")
         answer = await app.operations.config_file.reload()
-        assert (answer.options, app.crew.pool.seats) == ((), 4)
+        assert (answer.options, app.runtime.pool.seats) == ((), 4)
 
 
 async def test_commands_can_be_allowed_while_it_runs(here):
@@ -162,8 +162,8 @@ async def test_a_worker_takes_handlers_and_seats_and_writes_no_job(here):
         before = await planned(leader, "a", "b")
         (here / "p.yaml").write_text(SECOND)
         answer = await worker.operations.config_file.reload()
-        assert (answer.added, answer.changed, worker.crew.pool.seats) == (0, 0, 5)
-        assert "reload_work:two" in worker.crew.registry.names()
+        assert (answer.added, answer.changed, worker.runtime.pool.seats) == (0, 0, 5)
+        assert "reload_work:two" in worker.runtime.registry.names()
         assert await all_jobs(leader) == before
 
 
@@ -181,10 +181,10 @@ async def test_a_store_that_fails_meanwhile_is_tried_again(here):
         await planned(app, "a", "b")
         (here / "p.yaml").write_text(SECOND)
         faulty.fail("put_jobs", StoreError("not now"))
-        app.steward.read_again("file watch")
+        app.settings_watcher.read_again("file watch")
         await planned(app, "a", "b", "c")
         assert "put_jobs" in faulty.struck
-        assert app.crew.pool.seats == 5
+        assert app.runtime.pool.seats == 5
 
 
 # several nodes
@@ -217,5 +217,5 @@ async def test_a_reload_on_one_node_is_heard_by_all_that_have_the_file(here):
         await planned(one, "a", "b")
         (here / "p.yaml").write_text(SECOND)
         await one.operations.config_file.reload()
-        await truly(lambda: other.crew.pool.seats == 5, "the other one has read it, too")
-        assert "reload_work:two" in other.crew.registry.names()
+        await truly(lambda: other.runtime.pool.seats == 5, "the other one has read it, too")
+        assert "reload_work:two" in other.runtime.registry.names()

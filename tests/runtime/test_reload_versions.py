@@ -49,7 +49,7 @@ async def test_a_rollback_puts_the_text_before_back_and_makes_it_hold(here):
 
         assert (here / "p.yaml").read_text() == FIRST
         assert stat.S_IMODE((here / "p.yaml").stat().st_mode) == 0o640
-        assert (answer.removed, answer.changed, app.crew.pool.seats) == (1, 1, 3)
+        assert (answer.removed, answer.changed, app.runtime.pool.seats) == (1, 1, 3)
         after = await all_jobs(app)
         assert (after["a"], set(after)) == (before["a"], {"a", "b"})
         await app.operations.config_file.rollback()

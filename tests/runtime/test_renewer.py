@@ -230,7 +230,7 @@ class Ringing(Spy):
 
 async def a_threaded_crew(store, registry, events=None):
     options = RuntimeOptions(lease_ms=1_500, plans=False, seats=2)
-    crew = NodeRuntime(
+    runtime = NodeRuntime(
         store,
         registry,
         options=options,
@@ -239,8 +239,8 @@ async def a_threaded_crew(store, registry, events=None):
         dice=Random(1),
         node_id="node-1",
     )
-    await crew.start()
-    return crew
+    await runtime.start()
+    return runtime
 
 
 async def enqueued(store, registry, call, id="r1"):
@@ -269,12 +269,12 @@ async def test_leases_are_renewed_while_the_main_loop_is_blocked():
         heard.append(store.bell.wait(20))
 
     await enqueued(store, registry, block)
-    crew = await a_threaded_crew(store, registry)
+    runtime = await a_threaded_crew(store, registry)
     run = await until(store, "r1", RunState.DONE)
     assert heard == [True]
     assert (run.fence, run.lease_losses) == (1, 0)
-    assert crew.status().leases_lost == 0
-    await crew.stop()
+    assert runtime.status().leases_lost == 0
+    await runtime.stop()
     await store.close()
 
 
@@ -287,12 +287,12 @@ async def test_a_cancel_request_reaches_a_handler_through_the_thread():
         await asyncio.Event().wait()
 
     await enqueued(store, registry, wait)
-    crew = await a_threaded_crew(store, registry)
+    runtime = await a_threaded_crew(store, registry)
     async with asyncio.timeout(60):
         await started.wait()
     await store.cancel(run_ids=["r1"], reason="ann said so")
     await until(store, "r1", RunState.CANCELLED)
-    await crew.stop()
+    await runtime.stop()
     await store.close()
 
 
@@ -313,12 +313,12 @@ async def test_the_threads_troubles_are_told_on_the_main_loop():
 
     await enqueued(store, registry, wait)
     store.faults["renew"] = [StoreError("down")]
-    crew = await a_threaded_crew(store, registry, events)
+    runtime = await a_threaded_crew(store, registry, events)
     async with asyncio.timeout(60):
         await told.wait()
     assert where[0] == ("renewer", True)
-    assert "renewer" in {loop.name for loop in crew.status().loops}
-    await crew.stop()
+    assert "renewer" in {loop.name for loop in runtime.status().loops}
+    await runtime.stop()
     await store.close()
 
 

@@ -227,13 +227,13 @@ async def test_a_run_that_is_cancelled_while_it_waits_is_told_by_the_leader():
     events = Events()
     Traces(TraceOptions(), kept).listen(events)
     await app.put_jobs(app.declared_jobs())
-    crew = a_crew(app._store, app._registry, clock, events, runs=False)
+    runtime = a_crew(app._store, app._registry, clock, events, runs=False)
     run = await app.enqueue("work", id="r1")
-    await crew.start()
+    await runtime.start()
     await clock.advance(100)
     await app.cancel("r1")
     await clock.advance(1_000)
-    await crew.drain()
+    await runtime.drain()
     await app.close()
     assert [(step.name, step.outcome, step.start_ms) for step in kept.steps] == [("run", "cancelled", run.due_ms)]
 
@@ -341,10 +341,10 @@ async def test_off_nobody_listens_and_no_hook_is_called(monkeypatch):
 
     async with app, asyncio.timeout(60):
         await done.wait()
-        assert app.crew.worker.tracing is None
+        assert app.runtime.worker.tracing is None
         assert not any(app.events.wants(kind) for kind in EACH_RUN)
         assert not [thread for thread in threading.enumerate() if thread.name == "pollux-traces"]
-        await until(lambda: app.crew.settler.settled)
+        await until(lambda: app.runtime.settler.settled)
     assert app.events.listener_errors == 0
 
 

@@ -274,7 +274,9 @@ INWARDS = (
     sabotage(
         "moved.leads",
         "a leader plans on where its store is being moved",
-        Patch("app/watchers.py", "            await self.crew.leader.yield_term(self._sealed)\n", "            pass\n"),
+        Patch(
+            "app/watchers.py", "            await self.runtime.leader.yield_term(self._sealed)\n", "            pass\n"
+        ),
         tests=(CUT_OFF + "test_a_leader_that_the_move_left_its_term_gives_it_up",),
     ),
 )

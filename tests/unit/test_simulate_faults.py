@@ -124,7 +124,7 @@ class World:
 
     async def node(self) -> NodeRuntime:
         self.count += 1
-        crew = NodeRuntime(
+        runtime = NodeRuntime(
             Diced(self.store, self),
             self.registry,
             options=RuntimeOptions(
@@ -142,29 +142,29 @@ class World:
         )
         while True:
             try:
-                await crew.start()
+                await runtime.start()
             except (StoreBusy, StoreTimeout):
                 await asyncio.sleep(1)
             else:
-                assert crew.renewer is not None
-                crew.renewer.rest_max_ms = 8_000
-                return crew
+                assert runtime.renewer is not None
+                runtime.renewer.rest_max_ms = 8_000
+                return runtime
 
     async def trouble(self, end: float) -> None:
         """One place for a node: it lives, dies or leaves, is away for a while, and another takes its place."""
-        crew = await self.node()
+        runtime = await self.node()
         while (left := end - self.time.time()) > 0:
             await asyncio.sleep(min(left, self.dice.uniform(60, 1_500)))
             if self.time.time() >= end:
                 break
             self.deaths += 1
             if self.dice.random() < 0.7:
-                crew.vanish()
+                runtime.vanish()
             else:
-                await crew.stop()
+                await runtime.stop()
             await asyncio.sleep(self.dice.uniform(0, 90))
-            crew = await self.node()
-        self.crews.append(crew)
+            runtime = await self.node()
+        self.crews.append(runtime)
 
     async def ask(self, end: float) -> None:
         """Somebody runs a job by hand and enqueues more of it, just before it is due."""
@@ -187,7 +187,7 @@ class World:
         self.peace_ms = self.clock.now_ms()
         self.stored = {job.id: job for job in await self.store.get_jobs(list(self.jobs)) if job is not None}
         self.live_runs = (await self.store.list_runs(RunFilter(), limit=1_000)).runs
-        await asyncio.gather(*(crew.stop() for crew in self.crews))
+        await asyncio.gather(*(runtime.stop() for runtime in self.crews))
         await self.store.close()
         self.time.restore()
 

@@ -87,7 +87,7 @@ class HealthWatch:
 
     def __init__(self, app: Pollux) -> None:
         self._app = app
-        self.crew: NodeRuntime | None = None  # also while it drains
+        self.runtime: NodeRuntime | None = None  # also while it drains
         self.traces: Traces | None = None
         self.refused: dict[int, int] = {}  # requests that the API refused, by status
         self._last: HealthRead | None = None
@@ -105,7 +105,7 @@ class HealthWatch:
         return (await self._latest()).deployment
 
     async def readings(self) -> Readings:
-        app, read, crew, traces = self._app, await self._latest(), self.crew, self.traces
+        app, read, runtime, traces = self._app, await self._latest(), self.runtime, self.traces
         return Readings(
             prefix=app.options.metrics_prefix,
             version=__version__,
@@ -114,7 +114,7 @@ class HealthWatch:
             snapshot=self._snapshot(read),
             age_ms=max(0.0, app.clock.mono_ms() - read.at),
             calls=cast("dict[str, VerbCalls]", app.backend.call_stats),
-            counters=None if crew is None else counters_of(crew, app.backend.enqueued),
+            counters=None if runtime is None else counters_of(runtime, app.backend.enqueued),
             spans={} if traces is None else traces.export.counts(),
             spans_waiting=None if traces is None else traces.export.waiting,
             refused=dict(self.refused),
@@ -192,20 +192,20 @@ class HealthWatch:
         )
 
     async def _clocks(self, store: Store, notes: Iterable[Note], now_ms: int) -> tuple[ClockNote, ...]:
-        """Notes on jumps of the store's clock; without a crew its clock is read before one counts as set back."""
+        """Notes on jumps of the store's clock; without a runtime its clock is read before one counts as set back."""
         version = store.scheduler_version
         found = tuple([each for each in clock_notes(notes) if each.version == version])
-        if self.crew is None and any(each.is_behind(now_ms) for each in found):
+        if self.runtime is None and any(each.is_behind(now_ms) for each in found):
             true_ms = await store.now()
             return found if any(each.is_behind(true_ms) for each in found) else ()
         return found
 
     async def _jobs(self, store: Store, counts: Counts) -> list[Job]:
         """All jobs if they are few; else first those that fail on this node, then others that ran on it."""
-        crew, found = self.crew, list[Job]()
-        if counts.jobs > JOBS_MAX and crew is not None:
-            stats = crew.settler.stats
-            ids = dict.fromkeys((*stats.failing, *stats.by_job.names(), *crew.timekeeper.planned.names))
+        runtime, found = self.runtime, list[Job]()
+        if counts.jobs > JOBS_MAX and runtime is not None:
+            stats = runtime.settler.stats
+            ids = dict.fromkeys((*stats.failing, *stats.by_job.names(), *runtime.timekeeper.planned.names))
             known, _ = await as_far(store.get_jobs(list(ids)[:JOBS_MAX]))
             found = [job for job in known if job is not None]
         if not found:
@@ -216,7 +216,7 @@ class HealthWatch:
 
     def _category(self, job: Job) -> str | None:
         """The kind of a job's last error, known only on the node on which it happened."""
-        seen = None if self.crew is None else self.crew.settler.stats.by_job.known(job.id)
+        seen = None if self.runtime is None else self.runtime.settler.stats.by_job.known(job.id)
         at_ms, kind = (None, None) if seen is None or seen.last_failed is None else seen.last_failed
         known_ms = job.memory.last_error_ms
         return kind if at_ms is not None and known_ms is not None and at_ms >= known_ms else None
@@ -245,20 +245,20 @@ class HealthWatch:
             ),
             deployment=read.deployment,
             trouble=read.trouble,
-            node=None if self.crew is None else self._node_seen(self.crew),
+            node=None if self.runtime is None else self._node_seen(self.runtime),
             dead=dead,
         )
 
-    def _node_seen(self, crew: NodeRuntime) -> NodeSnapshot:
+    def _node_seen(self, runtime: NodeRuntime) -> NodeSnapshot:
         reloader = self._app.reloader
         if reloader is None or not reloader.config.path:
-            return node_seen(crew)
-        return replace(node_seen(crew), file=reloader.config.path, refused="; ".join(reloader.refused))
+            return node_seen(runtime)
+        return replace(node_seen(runtime), file=reloader.config.path, refused="; ".join(reloader.refused))
 
     def _now_ms(self) -> int:
         """The store's clock, as far as this process knows it."""
-        crew = self.crew
-        return self._app.clock.now_ms() if crew is None else crew.worker.time.now_ms()
+        runtime = self.runtime
+        return self._app.clock.now_ms() if runtime is None else runtime.worker.time.now_ms()
 
 
 def most_overdue(jobs: Sequence[Job], now_ms: int) -> Job | None:
@@ -303,27 +303,27 @@ def job_seen(job: Job, now_ms: int, category: str | None = None) -> JobSnapshot:
     )
 
 
-def node_seen(crew: NodeRuntime) -> NodeSnapshot:
-    status, planner = crew.status(), crew.timekeeper.planner
+def node_seen(runtime: NodeRuntime) -> NodeSnapshot:
+    status, planner = runtime.status(), runtime.timekeeper.planner
     looked = planner.look(soon_ms=SOON_MS) if planner is not None and status.term is not None else None
     return NodeSnapshot(
-        id=crew.node_id,
-        started_ms=crew.started_ms,
-        plans=crew.options.plans,
-        runs=crew.options.runs,
+        id=runtime.node_id,
+        started_ms=runtime.started_ms,
+        plans=runtime.options.plans,
+        runs=runtime.options.runs,
         is_draining=status.is_draining,
         is_paused=status.is_paused,
         term=status.term,
-        leader_ttl_ms=crew.options.leader_ttl_ms,
-        seats=status.seats if crew.options.runs else 0,
+        leader_ttl_ms=runtime.options.leader_ttl_ms,
+        seats=status.seats if runtime.options.runs else 0,
         busy=status.busy,
         stuck=status.stuck,
         backlog=status.backlog,
         leases=status.leases,
         loops=tuple(_loop(loop) for loop in status.loops),
-        lag_ms=crew.lag.worst.ms,
-        load=crew.load(),
-        busy_seats=_busy_seat(crew),
+        lag_ms=runtime.lag.worst.ms,
+        load=runtime.load(),
+        busy_seats=_busy_seat(runtime),
         timers=looked.timers if looked else None,
         due_soon=looked.due_soon if looked else None,
         late=looked.late if looked else None,
@@ -331,7 +331,7 @@ def node_seen(crew: NodeRuntime) -> NodeSnapshot:
     )
 
 
-def _busy_seat(crew: NodeRuntime) -> tuple[BusySeat, ...]:
+def _busy_seat(runtime: NodeRuntime) -> tuple[BusySeat, ...]:
     return tuple(
         BusySeat(
             seat=attempt.seat.number if attempt.seat is not None else 0,
@@ -341,18 +341,23 @@ def _busy_seat(crew: NodeRuntime) -> tuple[BusySeat, ...]:
             started_ms=attempt.started_ms,
             progress=attempt.ctx.last_progress if attempt.ctx is not None else "",
         )
-        for attempt in crew.worker.running
+        for attempt in runtime.worker.running
     )
 
 
-def counters_of(crew: NodeRuntime, enqueued: list[int]) -> Counters:
+def counters_of(runtime: NodeRuntime, enqueued: list[int]) -> Counters:
     """Counters, copied or by reference: another thread formats them."""
-    ends, planned, keeper, leader = crew.settler.stats, crew.timekeeper.planned, crew.timekeeper, crew.leader
+    ends, planned, keeper, leader = (
+        runtime.settler.stats,
+        runtime.timekeeper.planned,
+        runtime.timekeeper,
+        runtime.leader,
+    )
     return Counters(
         scheduled=dict(planned.fired),
         skipped=dict(planned.skipped),
         enqueued=[fired + accepted for fired, accepted in zip(planned.enqueued, enqueued, strict=True)],
-        dequeued=list(crew.dispatcher.dequeued),
+        dequeued=list(runtime.dispatcher.dequeued),
         by_job=ends.by_job.all(),
         by_source=ends.by_source.all(),
         bounds_ms=BOUNDS_MS,
@@ -363,18 +368,18 @@ def counters_of(crew: NodeRuntime, enqueued: list[int]) -> Counters:
         plans=keeper.plans,
         fenced=keeper.fenced,
         rebuilds=keeper.rebuilds,
-        pruned=crew.pruner.pruned,
-        settled=crew.settler.settled,
-        discarded=crew.settler.discarded,
-        leases_lost=crew.worker.leases_lost,
-        stuck_ever=crew.worker.stuck_ever,
+        pruned=runtime.pruner.pruned,
+        settled=runtime.settler.settled,
+        discarded=runtime.settler.discarded,
+        leases_lost=runtime.worker.leases_lost,
+        stuck_ever=runtime.worker.stuck_ever,
         attempts=leader.attempts,
         wins=leader.wins,
         losses=leader.losses,
-        listener_errors=crew.events.listener_errors,
+        listener_errors=runtime.events.listener_errors,
         fire_late=_histogram(keeper.late.seen()),
-        start_late=_histogram(crew.worker.late.seen()),
-        loop_lag=_histogram(crew.lag.late.seen()),
+        start_late=_histogram(runtime.worker.late.seen()),
+        loop_lag=_histogram(runtime.lag.late.seen()),
     )
 
 

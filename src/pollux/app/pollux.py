@@ -75,9 +75,9 @@ class Pollux:
     node_id = ""
     program = ""  # the command that starts this app; empty: the one that started this process
     place = ""  # machine and process in the node's id; empty: those that it runs in
-    crew: NodeRuntime | None = None  # while it runs
+    runtime: NodeRuntime | None = None  # while it runs
     reloader: Reloader | None = None
-    steward: SettingsWatcher | None = None
+    settings_watcher: SettingsWatcher | None = None
     _registrar: Registrar | None = None
     _is_open = False
 
@@ -190,7 +190,7 @@ class Pollux:
         **options: Any,
     ) -> Job:
         """Declare a job of a handler; it is written to the store when the app starts."""
-        if self.crew is not None:
+        if self.runtime is not None:
             raise PolluxError(
                 "this app runs already: declare jobs before it starts, or use `await app.put_jobs([...])`"
             )
@@ -278,7 +278,7 @@ class Pollux:
 
     async def close(self) -> None:
         """Drain, if it runs, and close the store."""
-        if self.crew is not None:
+        if self.runtime is not None:
             await self.drain()
         self.blocking.close()
         if self._is_open:
@@ -291,7 +291,7 @@ class Pollux:
         Raises `Conflict` if that would remove jobs that another program or file of the same name declares, or most of
         those that were declared before, unless `replace` is set.
         """
-        if self.crew is not None:
+        if self.runtime is not None:
             raise PolluxError("this app runs already; stop it first")
         if in_child():
             raise PolluxError(
@@ -306,23 +306,23 @@ class Pollux:
         if was_open:
             await refuse_sealed(self._store, hide(self.store_url))  # it may have been moved since
         self._stop_logs = attach_logs(self.events)
-        self.steward = SettingsWatcher(self)
+        self.settings_watcher = SettingsWatcher(self)
         try:
-            await self.steward.prepare()
-            self.crew = await self._start_crew(replace=replace)
-            await self.steward.begin(self.crew)
+            await self.settings_watcher.prepare()
+            self.runtime = await self._start_crew(replace=replace)
+            await self.settings_watcher.begin(self.runtime)
         except BaseException:
             self._stop_logs()
             if not was_open:
                 await self.close()
             raise
         self.events.emit(NodeStarted(self.node_id, self.store_url))
-        self._alongside.set_out(self.crew, self._is_well)
+        self._alongside.set_out(self.runtime, self._is_well)
 
     async def _start_crew(self, *, replace: bool) -> NodeRuntime:
         place = self.place or f"{platform.node()}:{os.getpid()}"
         self.node_id = f"{place}:{new_id(self._clock.now_ms(), self._dice)[-8:]}"
-        crew = NodeRuntime(
+        runtime = NodeRuntime(
             self._store,
             self._registry,
             options=self.options,
@@ -335,28 +335,28 @@ class Pollux:
             secrets=self.secrets,
         )
         self._alongside = SideServices(self.options, clock=self._clock, events=self.events)
-        await self._alongside.begin(crew, self.watch)
+        await self._alongside.begin(runtime, self.watch)
         try:
-            node = await crew.announce()  # of two nodes that start at once with other code, one sees the other
+            node = await runtime.announce()  # of two nodes that start at once with other code, one sees the other
             if self.options.plans:
                 await self._register(node, replace=replace)
-            await crew.start()
+            await runtime.start()
         except BaseException:
             await self._unregister()
             await self._alongside.end()
             with suppress(PolluxError):
                 await self._store.beat(Node(self.node_id), ttl_ms=0)
             raise
-        return crew
+        return runtime
 
     async def drain(self) -> None:
         """Stop claiming, let runs finish within the grace, hand back the others uncharged, and stop."""
-        crew, self.crew = self.crew, None
-        if crew is not None:
-            if self.steward is not None:
-                await self.steward.end()
+        runtime, self.runtime = self.runtime, None
+        if runtime is not None:
+            if self.settings_watcher is not None:
+                await self.settings_watcher.end()
             await self._alongside.turn_back()
-            await asyncio.gather(crew.drain(), self._unregister())
+            await asyncio.gather(runtime.drain(), self._unregister())
             await self._alongside.end()
             self.events.emit(NodeStopped(self.node_id, drained=True))
             self._stop_logs()
@@ -398,7 +398,7 @@ class Pollux:
         self, store: StoreHandle, *, clock: Clock, dice: Random, registry: Registry, options: RuntimeOptions
     ) -> Iterator[None]:
         """The same app on another store and clock until the block ends, for tests; it must not be open meanwhile."""
-        if self.crew is not None or self._is_open:
+        if self.runtime is not None or self._is_open:
             raise PolluxError("this app is open already; close it first, and start it inside the block")
         self.blocking.close()
         before = self._store, self.store_url, self._clock, self._dice, self._registry, self.options, self._usual
@@ -445,7 +445,7 @@ class Pollux:
     def options_in_force(self) -> list[EffectiveOption]:
         """Every option by which this node runs, with its origin."""
         config = self.as_config(Config() if self.reloader is None else self.reloader.config)
-        live = {} if self.steward is None else self.steward.live
+        live = {} if self.settings_watcher is None else self.settings_watcher.live
         overruled = {
             path: f"{found.value}, {found.origin}" for path, found in live.items() if is_overruled(config, path)
         }
@@ -481,25 +481,25 @@ class Pollux:
         self._registry.add_jobs(self.declared.jobs())
         if self._registrar is not None:
             self._registrar.declare_anew(self.declared)
-        if self.crew is not None:
-            self.crew.declares = self.declared.declares()
-            self.crew.beat.nudge()
+        if self.runtime is not None:
+            self.runtime.declares = self.declared.declares()
+            self.runtime.beat.nudge()
 
     def know_handlers(self, trial: Registry) -> None:
         """Take over the handlers, before the first of their jobs can be claimed."""
         self._registry.take(trial)
-        if self.crew is not None:
-            self.crew.beat.nudge()
+        if self.runtime is not None:
+            self.runtime.beat.nudge()
 
     def retune(self) -> None:
         """Apply the options in force: code < file < live < environment < arguments."""
         config = self.reloader.config if self.reloader is not None else Config()
-        config = with_live(config, self.steward.live if self.steward is not None else {})
+        config = with_live(config, self.settings_watcher.live if self.settings_watcher is not None else {})
         wanted = options_over(self._usual, config, plans=self.options.plans, runs=self.options.runs)
         tuned = {name: getattr(wanted, name) for name in TUNABLE}
         self.options = replaced(self.options, **tuned)
-        if self.crew is not None:
-            self.crew.retune(self.options)
+        if self.runtime is not None:
+            self.runtime.retune(self.options)
         is_given = config.is_given("http.per_target")
         self._built_in.http.set(per_target=config.http_per_target if is_given else self._usual_per_target)
         self._log_from(config.log_level.upper())
@@ -510,7 +510,7 @@ class Pollux:
         if kind_written() is None or logging.getLevelName(root.level) == level:
             return
         root.setLevel(level)
-        if self.crew is not None:  # which events are logged is decided when listening begins
+        if self.runtime is not None:  # which events are logged is decided when listening begins
             self._stop_logs()
             self._stop_logs = attach_logs(self.events)
 

@@ -400,10 +400,10 @@ class SideServices:
         self._watch: HealthWatch | None = None
         self.port: MetricsPort | None = None
 
-    async def begin(self, crew: NodeRuntime, watch: HealthWatch) -> None:
+    async def begin(self, runtime: NodeRuntime, watch: HealthWatch) -> None:
         """Start traces and the metrics port before the first run; a port in use is an error of the start."""
-        await self._trace(crew)
-        watch.crew, watch.traces, self._watch = crew, self.traces, watch
+        await self._trace(runtime)
+        watch.runtime, watch.traces, self._watch = runtime, self.traces, watch
         if self.options.metrics_port is not None:
             self.port = MetricsPort(watch, self.options.metrics_host, self.options.metrics_port)
             try:
@@ -412,7 +412,7 @@ class SideServices:
                 await self.end()
                 raise
 
-    async def _trace(self, crew: NodeRuntime) -> None:
+    async def _trace(self, runtime: NodeRuntime) -> None:
         options = TraceOptions(
             endpoint=self.options.traces_endpoint,
             sample=self.options.traces_sample,
@@ -426,20 +426,22 @@ class SideServices:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self.events.emit, TracesLost(count, why))
 
-        self.traces = await asyncio.to_thread(open_traces, options, crew.node_id, on_lost)  # its imports take a while
+        self.traces = await asyncio.to_thread(
+            open_traces, options, runtime.node_id, on_lost
+        )  # its imports take a while
         if self.traces is not None:
             self.traces.export.start()
             self._leave = self.traces.listen(self.events)
-            crew.worker.tracing = self.traces
+            runtime.worker.tracing = self.traces
 
-    def set_out(self, crew: NodeRuntime, is_well: Callable[[], Awaitable[bool]]) -> None:
+    def set_out(self, runtime: NodeRuntime, is_well: Callable[[], Awaitable[bool]]) -> None:
         """Start the health ping, and notify systemd that the node is ready."""
         options, clock, events = self.options, self.clock, self.events
         if options.heartbeat_url and options.plans:
             self.heartbeat = HealthPing(
                 options.heartbeat_url,
                 options.heartbeat_every_ms,
-                leads=lambda: crew.leader.term is not None,
+                leads=lambda: runtime.leader.term is not None,
                 is_well=is_well,
                 clock=clock,
                 events=events,
@@ -451,7 +453,7 @@ class SideServices:
             if supervisor.watchdog_ms is not None:
                 every_ms = supervisor.watchdog_ms / 3
                 self._loops.append(
-                    Watchdog(supervisor, lambda: _is_alive(crew), every_ms=every_ms, clock=clock, events=events)
+                    Watchdog(supervisor, lambda: _is_alive(runtime), every_ms=every_ms, clock=clock, events=events)
                 )
         for loop in self._loops:
             loop.start()
@@ -470,12 +472,12 @@ class SideServices:
         if self.traces is not None:
             await asyncio.to_thread(self.traces.export.stop)
         if self._watch is not None:
-            self._watch.crew = self._watch.traces = None
+            self._watch.runtime = self._watch.traces = None
         if self.port is not None:
             await self.port.stop()
 
 
-def _is_alive(crew: NodeRuntime) -> bool:
+def _is_alive(runtime: NodeRuntime) -> bool:
     """Do all loops run?  While the node drains they stop one by one."""
-    status = crew.status()
+    status = runtime.status()
     return status.is_draining or all(loop.is_alive for loop in status.loops)

@@ -205,7 +205,9 @@ class Reloader:
             is_there=there == self.config.digest,
             refused=self.refused if there == self._refused else (),
             options=tuple(
-                effective_options(with_live(config, self.app.steward.live if self.app.steward is not None else {}))
+                effective_options(
+                    with_live(config, self.app.settings_watcher.live if self.app.settings_watcher is not None else {})
+                )
             ),
             needs_restart=tuple(_changes(self.started, self.config, is_live=False)),
         )

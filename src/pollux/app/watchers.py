@@ -54,10 +54,10 @@ class SettingsWatcher(Loop):
 
     def __init__(self, app: Pollux) -> None:
         beat_ms = app.options.beat_ms
-        super().__init__("steward", clock=app.clock, events=app.events, rest_max_ms=beat_ms)
+        super().__init__("settings_watcher", clock=app.clock, events=app.events, rest_max_ms=beat_ms)
         self.app, self.beat_ms = app, beat_ms
         self.live: dict[str, LiveSetting] = {}
-        self.crew: NodeRuntime | None = None
+        self.runtime: NodeRuntime | None = None
         self._is_rung = False
         self._wants_reload = ""  # who requested the reload of the file
         self._answered: set[str] = set()  # requests for turns
@@ -76,8 +76,8 @@ class SettingsWatcher(Loop):
         self.live = read_live(await self._notes(SETTING))
         self.app.retune()
 
-    async def begin(self, crew: NodeRuntime) -> None:
-        self.crew, crew.on_settings_changed = crew, self.ring
+    async def begin(self, runtime: NodeRuntime) -> None:
+        self.runtime, runtime.on_settings_changed = runtime, self.ring
         reloader = self.app.reloader
         if reloader is not None and reloader.config.path:
             if reloader.config.reload and OWNS_PROCESS.get():
@@ -93,7 +93,7 @@ class SettingsWatcher(Loop):
         if watch is not None:
             await watch.stop()
         await self.stop()
-        if self.crew is not None and self.crew.dispatcher.is_drained:
+        if self.runtime is not None and self.runtime.dispatcher.is_drained:
             with contextlib.suppress(PolluxError):
                 await self.app.backend.put_notes([NotePut(drain_key(self.app.node_id))])
 
@@ -130,12 +130,13 @@ class SettingsWatcher(Loop):
 
     def _is_notified(self) -> bool:
         """Would a claim or the feed report a change?"""
-        crew = self.crew
-        if crew is None or crew.leader.term is not None:
-            return crew is not None
-        answered_at = None if crew.dispatcher.is_drained else crew.dispatcher.answered_at
+        runtime = self.runtime
+        if runtime is None or runtime.leader.term is not None:
+            return runtime is not None
+        answered_at = None if runtime.dispatcher.is_drained else runtime.dispatcher.answered_at
         return (
-            answered_at is not None and self.clock.mono_ms() - answered_at <= crew.options.long_poll_ms + self.beat_ms
+            answered_at is not None
+            and self.clock.mono_ms() - answered_at <= runtime.options.long_poll_ms + self.beat_ms
         )
 
     # applying
@@ -146,7 +147,7 @@ class SettingsWatcher(Loop):
         self._tune(read_live(notes))
         await self._look_at_file(notes)
         await self._look_at_seal()
-        if self.crew is not None and self.crew.leader.term is not None:
+        if self.runtime is not None and self.runtime.leader.term is not None:
             await self._give_turns(await self._notes(TURN))
 
     def _tune(self, live: dict[str, LiveSetting]) -> None:
@@ -192,8 +193,8 @@ class SettingsWatcher(Loop):
         before, self._sealed = self._sealed, await self.app.sealed()
         if self._sealed and self._sealed != before:
             self.events.emit(StoreSealed(self._sealed))
-        if self._sealed and self.crew is not None and self.crew.leader.term is not None:
-            await self.crew.leader.yield_term(self._sealed)
+        if self._sealed and self.runtime is not None and self.runtime.leader.term is not None:
+            await self.runtime.leader.yield_term(self._sealed)
 
     async def _give_turns(self, notes: list[Note]) -> None:
         """Run the turns that other nodes requested, and write their results."""
@@ -201,7 +202,7 @@ class SettingsWatcher(Loop):
         self._answered &= requested
         for key in sorted(requested - self._answered):
             self._answered.add(key)
-            turned = await self.crew.turn_now(TURN_MS) if self.crew is not None else None
+            turned = await self.runtime.turn_now(TURN_MS) if self.runtime is not None else None
             if turned is None:
                 continue
             value = {"node": self.app.node_id, "turned": msgspec.to_builtins(turned)}

@@ -213,7 +213,7 @@ async def _watched_until_signalled(
             while not stop.is_set():
                 console.print(await _frame(app, news, ROWS_MAX, api=api, cut=False))
                 await _rest(stop, PIPE_SECONDS)
-        if app.crew is not None:
+        if app.runtime is not None:
             console.print("draining: running handlers may finish; Ctrl-C again ends at once")
     console.print("stopped")
 
@@ -237,7 +237,7 @@ async def _frame(app: Pollux, news: RecentLog, height: int, *, api: str, cut: bo
         overview = await app.operations.status.overview(limit=limit)
     except PolluxError as error:
         return Text(clean(f"the store does not answer: {error}"), style="red")
-    late = app.crew.status().start_late if app.crew is not None else None
+    late = app.runtime.status().start_late if app.runtime is not None else None
     lateness = f"99% start within {span(late.at_most_ms(0.99))} of due" if late is not None and late.count else ""
     return Group(
         header(overview, store=app.store_url, lateness=lateness),

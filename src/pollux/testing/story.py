@@ -159,8 +159,8 @@ class StoryApp:
         self._time.limit_us = self._time.us + WAIT_MAX_MS * 1_000
 
     def _is_behind(self) -> bool:
-        crew = self.app.crew
-        if crew is None or crew.leader.term is None:
+        runtime = self.app.runtime
+        if runtime is None or runtime.leader.term is None:
             return False
         now_ms = self.clock.now_ms()
         if at_once(self.store.store.feed(limit=1)).items:
@@ -168,18 +168,18 @@ class StoryApp:
         if at_once(self.store.store.due(before_ms=now_ms + 1, limit=1)):
             return True
         ready = at_once(self.store.store.list_runs(RunFilter(states=(RunState.READY,)), limit=1_000)).runs
-        return crew.pool.free > 0 and any(run.visible_ms <= now_ms for run in ready)
+        return runtime.pool.free > 0 and any(run.visible_ms <= now_ms for run in ready)
 
     def _is_busy_elsewhere(self) -> bool:
-        crew = self.app.crew
-        return crew is not None and crew.worker.threads.under_way > self._time.sleeping
+        runtime = self.app.runtime
+        return runtime is not None and runtime.worker.threads.under_way > self._time.sleeping
 
     async def start(self) -> None:
         """Start the node; the story itself begins with it."""
         await self.app.start()
-        crew = self.app.crew
-        if crew is not None and isinstance(crew.renewer, Renewer):
-            crew.renewer.rest_max_ms = crew.options.lease_ms / 6  # once a second is for real clocks
+        runtime = self.app.runtime
+        if runtime is not None and isinstance(runtime.renewer, Renewer):
+            runtime.renewer.rest_max_ms = runtime.options.lease_ms / 6  # once a second is for real clocks
         await self._settle()
 
     async def stop(self) -> None:
@@ -190,10 +190,10 @@ class StoryApp:
 
     async def crash(self) -> None:
         """End the node as by a power cut: its leases and its term expire by themselves."""
-        crew, self.app.crew = self.app.crew, None
-        if crew is None:
+        runtime, self.app.runtime = self.app.runtime, None
+        if runtime is None:
             raise PolluxError("the node does not run; start it with `await tale.start()`")
-        crew.vanish()
+        runtime.vanish()
         self.app._stop_logs()
         await self._settle()
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class LocalNode(Protocol):
     """The app of this process.  Requests reach its own loops at once, those of other nodes by notes."""
 
-    crew: NodeRuntime | None  # None while it does not run
+    runtime: NodeRuntime | None  # None while it does not run
     node_id: str
     reloader: Reloader | None
-    steward: SettingsWatcher | None
+    settings_watcher: SettingsWatcher | None
     watch: HealthWatch
 
     def options_in_force(self) -> list[EffectiveOption]:

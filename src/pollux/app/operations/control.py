@@ -161,17 +161,17 @@ class WorkerOperations(OperationGroup):
 
     async def drain_here(self) -> Drained | None:
         """The drain of all workers, if the node of this process knows one; without a drain no store call is made."""
-        crew = self._crew
-        if crew is None or not crew.dispatcher.is_drained:
+        runtime = self._crew
+        if runtime is None or not runtime.dispatcher.is_drained:
             return None
         return next((each for each in await self.drained_workers() if each.node is None), None)
 
     async def trigger(self) -> TriggerResult:
         """Plan now, and return what that fired and released; on this node if it is the only leader, else elsewhere."""
-        crew, node = self._crew, self._context.node
-        if crew is None or node is None or len(await self._leaders()) > 1:
+        runtime, node = self._crew, self._context.node
+        if runtime is None or node is None or len(await self._leaders()) > 1:
             return await self._trigger_elsewhere()
-        turned = await crew.turn_now(TURN_MS)
+        turned = await runtime.turn_now(TURN_MS)
         if turned is None:
             return await self._trigger_elsewhere()
         await self._audit.record("trigger", "the leader", node.node_id)
@@ -182,7 +182,7 @@ class WorkerOperations(OperationGroup):
 
     @property
     def _crew(self) -> NodeRuntime | None:
-        return None if self._context.node is None else self._context.node.crew
+        return None if self._context.node is None else self._context.node.runtime
 
     def _reread_stops(self) -> None:
         """Make the node of this process read the drains now, not with its next claim."""
@@ -292,8 +292,8 @@ class SettingOperations(OperationGroup):
     async def _apply_here(self) -> None:
         """Make the node of this process apply the change before the caller is answered."""
         node = self._context.node
-        if node is not None and node.steward is not None and node.crew is not None:
-            await node.steward.look()
+        if node is not None and node.settings_watcher is not None and node.runtime is not None:
+            await node.settings_watcher.look()
 
 
 async def put_and_wake(store: Store, puts: Sequence[NotePut], audit: Audit) -> bool:

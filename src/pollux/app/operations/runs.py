@@ -360,8 +360,8 @@ class RunOperations(OperationGroup):
 
     def _look_at_requests(self) -> None:
         """Renew the leases of this process now, which delivers cancel requests to its handlers."""
-        if self._context.node is not None and self._context.node.crew is not None:
-            self._context.node.crew.renew_now()
+        if self._context.node is not None and self._context.node.runtime is not None:
+            self._context.node.runtime.renew_now()
 
     def _joins(self) -> Joins:
         """The store, if it can write inside the caller's transaction."""

@@ -197,7 +197,7 @@ class StatusOperations(OperationGroup):
     def _progress_here(self) -> dict[str, str]:
         """Progress of the handlers of this process; the store has it only from their last renewal."""
         node = self._context.node
-        return {} if node is None or node.crew is None else node.crew.progress()
+        return {} if node is None or node.runtime is None else node.runtime.progress()
 
     async def _last_failed(self, job: Job) -> str:
         """The id of the last failed run of a failing job; empty if the job does not fail, or the run is pruned."""

@@ -300,6 +300,6 @@ async def live(context: RequestContext) -> AliveView:  # noqa: ARG001  every rou
 @probes.open("/ready", answer=ReadyView, also={503: ReadyView})
 async def ready(context: RequestContext) -> Reply:
     """Test whether the node has started and is not draining."""
-    crew = context.app.crew
-    is_ready = crew is not None and not crew.status().is_draining
+    runtime = context.app.runtime
+    is_ready = runtime is not None and not runtime.status().is_draining
     return Reply(ReadyView("ready" if is_ready else "not ready"), 200 if is_ready else 503)
