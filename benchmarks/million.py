@@ -98,7 +98,7 @@ async def _run_for(file: str, begin_ms: int, seconds: int) -> Seen:
         start_s = time.monotonic() - begun
         await asyncio.sleep(WARM_S)
         seen = await window(late_ms, seconds)
-        terms = app.crew.leader.wins
+        terms = app.runtime.leader.wins
     return seen | {"start_s": start_s, "rss_mb": rss_mb("VmHWM"), "terms": terms}
 
 

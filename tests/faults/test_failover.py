@@ -24,9 +24,9 @@ def pair(tmp_path):
 
 
 @pytest.fixture
-async def crew(tmp_path, pair, request):
+async def runtime(tmp_path, pair, request):
     """Two that plan and one that only runs, on what the pair serves."""
-    yard = FarYard(tmp_path, REDIS, f"{pair.url}?namespace=crew{request.param}")
+    yard = FarYard(tmp_path, REDIS, f"{pair.url}?namespace=runtime{request.param}")
     nodes = [yard.serve(), yard.serve(), yard.worker()]
     try:
         await yard.is_up(*nodes)
@@ -35,10 +35,10 @@ async def crew(tmp_path, pair, request):
         await yard.close()
 
 
-@pytest.mark.parametrize("crew", ["&wait=1"], ids=["wait=1"], indirect=True)
-async def test_a_failover_under_load_with_wait_loses_nothing_and_doubles_nothing(crew, pair):
+@pytest.mark.parametrize("runtime", ["&wait=1"], ids=["wait=1"], indirect=True)
+async def test_a_failover_under_load_with_wait_loses_nothing_and_doubles_nothing(runtime, pair):
     """The very same processes go on by themselves, at least at 70 % of their pace."""
-    yard, nodes = crew
+    yard, nodes = runtime
     pressure, first_due = Pressure(yard), await yard.first_dues()
     async with pressure.on():
         usual = await pressure.usual()
@@ -56,10 +56,10 @@ async def test_a_failover_under_load_with_wait_loses_nothing_and_doubles_nothing
     assert not any("went back" in node.said() for node in nodes)
 
 
-@pytest.mark.parametrize("crew", [""], ids=["no wait"], indirect=True)
-async def test_without_wait_only_what_the_replica_had_not_got_is_gone_and_that_is_said(crew, pair):
+@pytest.mark.parametrize("runtime", [""], ids=["no wait"], indirect=True)
+async def test_without_wait_only_what_the_replica_had_not_got_is_gone_and_that_is_said(runtime, pair):
     """Nobody is wedged: the very same processes plan and run on."""
-    yard, nodes = crew
+    yard, nodes = runtime
     names = {when: [f"{when}{n}" for n in range(20)] for when in ("early", "late", "after")}
     await yard.first_dues()
     await ask_for(yard, names["early"])

@@ -58,7 +58,7 @@ class Scene:
         )
         store = StoreHandle(Fork(near, far, verb))
         clock, dice = SystemClock(), Random(5)
-        self.crew = NodeRuntime(
+        self.runtime = NodeRuntime(
             store, registry, options=options, clock=clock, events=self.events, dice=dice, node_id=f"n-{verb}"
         )
 
@@ -69,7 +69,7 @@ class Scene:
         await self.near.open()
         await wait_until(self._opened_far, "the way through the proxy")
         await self.near.put_jobs([JobPut(Job(id="tick", handler="tick", schedule=Interval(200)))])
-        await self.crew.start()
+        await self.runtime.start()
 
     async def _opened_far(self):
         """Its deadline is short, and a busy machine may need longer to open it."""
@@ -80,7 +80,7 @@ class Scene:
         return True
 
     async def close(self):
-        await self.crew.stop()
+        await self.runtime.stop()
         await self.far.close()
         await self.near.close()
 
@@ -89,7 +89,7 @@ class Scene:
         return self.loop_named(HUNG[self.verb])
 
     def loop_named(self, name):
-        return next(loop for loop in self.crew.status().loops if loop.name == name)
+        return next(loop for loop in self.runtime.status().loops if loop.name == name)
 
     def runs_since(self, at):
         return sum(done > at for done in self.done)
@@ -132,7 +132,7 @@ async def test_a_call_that_hangs_wedges_no_loop_and_all_goes_on_when_the_way_is_
     assert scenes[0].terms_lost[0].why == "the store did not answer in time"
     for scene in scenes:
         others = [
-            loop.name for loop in scene.crew.status().loops if loop.errors_in_a_row and loop.name != HUNG[scene.verb]
+            loop.name for loop in scene.runtime.status().loops if loop.errors_in_a_row and loop.name != HUNG[scene.verb]
         ]
         assert others == [], f"{scene.verb}: others fail, too"
         if scene.verb == "claim":
@@ -149,7 +149,7 @@ async def test_a_call_that_hangs_wedges_no_loop_and_all_goes_on_when_the_way_is_
 async def _until_nobody_believes(scene, since):
     """How long its leader was seen to trust its term; its last question was sent before the way was frozen."""
     asked = believed = since
-    while scene.crew.status().term is not None:
+    while scene.runtime.status().term is not None:
         believed = asked  # the moment before the look: a machine that stands still in between proves nothing
         await asyncio.sleep(0.005)
         asked = time.monotonic()

@@ -58,7 +58,7 @@ class World:
         self.line = FaultyStore(self.memory)
         self.never = asyncio.Event()
         self.done = []  # when handlers ended, in seconds
-        self.crew = self.a_crew("n1", self.line)
+        self.runtime = self.a_crew("n1", self.line)
 
     def a_crew(self, node_id, line):
         registry = Registry()
@@ -76,8 +76,8 @@ class World:
     async def _slow(self, ctx):
         await asyncio.sleep(25)  # so that there always is a lease to renew
 
-    def loops(self, crew=None):
-        return {status.name: status for status in (crew or self.crew).status().loops}
+    def loops(self, runtime=None):
+        return {status.name: status for status in (runtime or self.runtime).status().loops}
 
     def ends_after(self, at):
         return [ended for ended in self.done if ended > at]
@@ -88,7 +88,7 @@ class World:
         jobs = [Job(id="tick", handler="tick", schedule=Interval(1_000))]
         jobs.append(Job(id="slow", handler="slow", schedule=Interval(30_000)))
         await self.memory.put_jobs([JobPut(job) for job in jobs])
-        await self.crew.start()
+        await self.runtime.start()
         await asyncio.sleep(70)
         assert len(self.done) >= 60
         return self
@@ -96,7 +96,7 @@ class World:
     async def __aexit__(self, *_):
         self.line.mend()
         self.never.set()
-        await self.crew.stop()
+        await self.runtime.stop()
         self.time.restore()
 
 
@@ -122,14 +122,14 @@ async def test_after_the_store_was_down_for_a_minute_everything_works_within_thr
         for verb in NEEDS:
             world.line.fail(verb, StoreError("down"), times=MANY)
         await asyncio.sleep(FAULT_S)
-        assert world.crew.status().term is None
+        assert world.runtime.status().term is None
 
         world.line.mend()
         mended = world.time.time()
         await asyncio.sleep(BACKOFF_S + 0.001)
 
         assert {name: loop.errors_in_a_row for name, loop in world.loops().items() if loop.errors_in_a_row} == {}
-        assert world.crew.status().term is not None
+        assert world.runtime.status().term is not None
         await asyncio.sleep(1.0)
         assert world.ends_after(mended)
 
@@ -162,7 +162,7 @@ async def test_a_leader_whose_calls_all_hang_stops_trusting_before_another_may_l
         other = world.a_crew("n2", other_line)
         await other.start()
         await asyncio.sleep(20)
-        assert (world.crew.status().term, other.status().term) == (1, None)
+        assert (world.runtime.status().term, other.status().term) == (1, None)
 
         for verb in NEEDS:
             world.line.delay(verb, world.never, times=MANY)
@@ -170,8 +170,8 @@ async def test_a_leader_whose_calls_all_hang_stops_trusting_before_another_may_l
         while other.status().term is None:
             await asyncio.sleep(0.01)
             assert world.time.time() - cut <= TTL_S + BACKOFF_S
-            assert not (world.crew.status().term and other.status().term), "two of them believe that they lead"
-        assert world.crew.status().term is None
+            assert not (world.runtime.status().term and other.status().term), "two of them believe that they lead"
+        assert world.runtime.status().term is None
         took_over = world.time.time()
         await asyncio.sleep(LEASE_S + BACKOFF_S)
         assert world.ends_after(took_over)
@@ -179,7 +179,7 @@ async def test_a_leader_whose_calls_all_hang_stops_trusting_before_another_may_l
         world.line.mend()
         await asyncio.sleep(HANGS_S["claim"] + BACKOFF_S)
         assert {name: loop.errors_in_a_row for name, loop in world.loops().items() if loop.errors_in_a_row} == {}
-        assert world.crew.status().term is None
+        assert world.runtime.status().term is None
         await other.stop()
 
 

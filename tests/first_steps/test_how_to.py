@@ -132,8 +132,8 @@ def test_the_fastapi_app_runs_jobs_for_as_long_as_its_lifespan(tmp_path, monkeyp
             assert (await ask(shop.api, "GET", "/runs/nobody"))[0] == 404
             runs = (await shop.jobs.operations.runs.list_runs()).runs
             assert [run.id for run in runs if run.job_id == "confirm"] == ["confirm-17"]
-            assert shop.jobs.crew is not None
-        assert shop.jobs.crew is None
+            assert shop.jobs.runtime is not None
+        assert shop.jobs.runtime is None
 
     asyncio.run(visit())
 

@@ -81,7 +81,7 @@ async def test_an_idle_standby_asks_as_seldom_as_the_leader(query, most):
         standby = await nodes.start()
 
         assert 0 < await nodes.asked_a_second() <= most
-        assert standby.crew.leader.wins == 0
+        assert standby.runtime.leader.wins == 0
 
 
 @pytest.mark.parametrize("query", ["", "&listen=false"], ids=["a standby", "one that polls"])
@@ -94,9 +94,9 @@ async def test_a_resigned_term_is_taken_within_a_second_whenever_it_is_given_up(
         standby = await nodes.start()
         await nodes.pass_(20_000)  # until it rests for as long as it ever does
         await nodes.pass_(phase_ms, 250)
-        assert standby.crew.leader.term is None
+        assert standby.runtime.leader.term is None
 
-        await leading.crew.leader.resign()
+        await leading.runtime.leader.resign()
         await nodes.pass_(1_000, 50)
 
-        assert standby.crew.leader.term == 2
+        assert standby.runtime.leader.term == 2
