@@ -13,7 +13,7 @@ from pollux.app.reload import FILE_NOTE
 from pollux.cli.enqueue import _hints
 from pollux.errors import Conflict
 from pollux.model import SETTING
-from pollux.store.decoding import ILLEGIBLE
+from pollux.store.decoding import CONTENT_UNREADABLE
 from tests.acceptance.terminal import SameProcess, eventually, stopped
 from tests.acceptance.test_unreadable_job import a_job, an_app, of_a_newer_release
 from tests.servers.ports import free_port
@@ -62,7 +62,7 @@ async def test_a_setting_that_cannot_be_read_is_unset(app, hand):
     assert await app.operations.settings.unset_setting(SEATS)
     assert not await app.operations.settings.unset_setting(SEATS)
     [line] = [line for line in (await app.operations.audit.list_audit()).lines if line.action == "unset"]
-    assert line.detail == ILLEGIBLE
+    assert line.detail == CONTENT_UNREADABLE
 
 
 async def test_a_token_that_cannot_be_read_lets_nobody_in_and_makes_no_other_the_first(app, hand):
@@ -79,7 +79,7 @@ async def test_a_token_that_cannot_be_read_lets_nobody_in_and_makes_no_other_the
     }
     assert not await app.operations.tokens.needs_first_token()
     assert await app.operations.tokens.first_token() is None
-    with pytest.raises(Conflict, match=f"token {FIRST} was removed, or {ILLEGIBLE}"):
+    with pytest.raises(Conflict, match=f"token {FIRST} was removed, or {CONTENT_UNREADABLE}"):
         await app.operations.tokens.rotate_token(FIRST)
     assert (await app.operations.tokens.revoke_token(made.token.id)).id == FIRST
     assert [each.id for each in await app.operations.tokens.list_tokens()] == [good.token.id]
@@ -94,8 +94,8 @@ def test_a_node_starts_beside_all_of_them_and_commands_mend_them(hand, pollux):
 
     _serve_once(pollux)
     [listed] = pollux.ok("token", "ls", "--json").json["tokens"]
-    assert (listed["id"], listed["name"], listed["role"]) == (FIRST, ILLEGIBLE, NOBODY)
-    assert ILLEGIBLE in pollux.ok("token", "ls").out
+    assert (listed["id"], listed["name"], listed["role"]) == (FIRST, CONTENT_UNREADABLE, NOBODY)
+    assert CONTENT_UNREADABLE in pollux.ok("token", "ls").out
     pollux.ok("token", "revoke", FIRST)
     pollux.ok("set", SEATS, "4")
     assert pollux.ok("token", "ls", "--json").json["tokens"] == []

@@ -13,7 +13,7 @@ from pollux.cli.top import board
 from pollux.cli.top.screen import Top
 from pollux.model import JobUpdate, Memory, Plan, RunState
 from pollux.store.contract import RunFilter
-from pollux.store.decoding import ILLEGIBLE
+from pollux.store.decoding import CONTENT_UNREADABLE
 from tests.acceptance.api_world import api_of
 from tests.acceptance.terminal import SameProcess
 from tests.acceptance.test_unreadable_job import a_job, an_app, of_a_newer_release
@@ -107,10 +107,10 @@ async def test_a_pause_that_cannot_be_read_stands_and_hides_no_job(app, hand):
     await hand.spoil_note("stop:job:x")
 
     assert [(stop.key, stop.value) for stop in await app.operations.pauses.stops()] == [
-        ("stop:job:x", {"reason": ILLEGIBLE})
+        ("stop:job:x", {"reason": CONTENT_UNREADABLE})
     ]
     assert (await app.why("w")).answer != "paused"
-    assert ((await app.why("x")).answer, ILLEGIBLE in (await app.why("x")).reason) == ("paused", True)
+    assert ((await app.why("x")).answer, CONTENT_UNREADABLE in (await app.why("x")).reason) == ("paused", True)
     rows = (await app.operations.listing.job_rows()).rows
     assert [(row.job.id, row.state == "paused") for row in rows] == [("w", False), ("x", True), ("y", False)]
     assert [row.job.id for row in (await app.operations.listing.job_rows(state="paused")).rows] == ["x"]
@@ -119,7 +119,7 @@ async def test_a_pause_that_cannot_be_read_stands_and_hides_no_job(app, hand):
         "paused",
     )
     assert [row.job.id for row in (await app.operations.status.overview()).rows] == ["w", "x", "y"]
-    assert (await app.watch.deployment()).stops == (("job:x", ILLEGIBLE),)
+    assert (await app.watch.deployment()).stops == (("job:x", CONTENT_UNREADABLE),)
     assert [note.key for note in (await hand.inside()).stops] == ["stop:job:x"]
     assert await app.resume("x")
     assert await app.operations.pauses.stops() == []
@@ -131,10 +131,10 @@ async def test_the_api_and_the_command_line_tell_of_such_a_pause(app, hand, poll
     ask = api_of(app)
 
     [stop] = (await ask.ok("GET", "/api/v2/stops"))["stops"]
-    assert (stop["name"], stop["reason"]) == ("x", ILLEGIBLE)
+    assert (stop["name"], stop["reason"]) == ("x", CONTENT_UNREADABLE)
     assert [job["id"] for job in (await ask.ok("GET", "/api/v2/jobs"))["jobs"]] == ["w", "x", "y"]
     assert [line.split()[0] for line in (await pollux("jobs")).out.splitlines()[1:]] == ["w", "x", "y"]
-    assert ILLEGIBLE in (await pollux("why", "x")).out
+    assert CONTENT_UNREADABLE in (await pollux("why", "x")).out
     assert "x" in (await pollux("resume")).out
 
 
@@ -142,7 +142,9 @@ async def test_a_drain_that_cannot_be_read_stands_and_can_be_ended(app, hand):
     await app.operations.workers.drain_workers()
     await hand.spoil_note("stop:claims")
 
-    assert [(each.node, each.reason) for each in await app.operations.workers.drained_workers()] == [(None, ILLEGIBLE)]
+    assert [(each.node, each.reason) for each in await app.operations.workers.drained_workers()] == [
+        (None, CONTENT_UNREADABLE)
+    ]
     assert [each.node for each in (await app.watch.deployment()).drained] == [None]
     assert await app.operations.workers.resume_workers()
     assert await app.operations.workers.drained_workers() == []

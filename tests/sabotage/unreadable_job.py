@@ -21,8 +21,8 @@ UNREADABLE_JOB = (
         "one job that nobody here fires hides for ever that others are due and not fired",
         Patch(
             "app/operations/status.py",
-            "await due_as_far(self._store.of_version(version.number), before_ms=now_ms, limit=limit)",
-            "(await as_far(self._store.of_version(version.number).due(before_ms=now_ms, limit=limit)))[0]",
+            "await readable_due(self._store.of_version(version.number), before_ms=now_ms, limit=limit)",
+            "(await readable_part(self._store.of_version(version.number).due(before_ms=now_ms, limit=limit)))[0]",
         ),
         tests=(BESIDE + "test_a_job_that_is_due_is_told_beside_more_overdue_ones_that_cannot_be_read[redis]",),
     ),
@@ -31,7 +31,7 @@ UNREADABLE_JOB = (
         "one pause that cannot be read hides all jobs",
         Patch(
             "app/operations/control.py",
-            "(await stops_as_far(self._store.notes(STOP)))[0]",
+            "(await readable_stops(self._store.notes(STOP)))[0]",
             "await self._store.notes(STOP)",
         ),
         tests=(BESIDE + "test_a_pause_that_cannot_be_read_stands_and_hides_no_job[sqlite]",),
@@ -39,7 +39,7 @@ UNREADABLE_JOB = (
     sabotage(
         "pause-health",
         "health does not tell of a pause that the leader obeys",
-        Patch("app/health.py", "stops_as_far(store.notes(STOP))", "as_far(store.notes(STOP))"),
+        Patch("app/health.py", "readable_stops(store.notes(STOP))", "readable_part(store.notes(STOP))"),
         tests=(BESIDE + "test_a_pause_that_cannot_be_read_stands_and_hides_no_job[redis]",),
     ),
     sabotage(
@@ -47,7 +47,7 @@ UNREADABLE_JOB = (
         "one live run that cannot be read hides all jobs and runs",
         Patch(
             "app/operations/runs.py",
-            "await as_far(self._store.list_runs(where, after=after, limit=limit))",
+            "await readable_part(self._store.list_runs(where, after=after, limit=limit))",
             "await self._store.list_runs(where, after=after, limit=limit), ()",
         ),
         tests=(BESIDE + "test_a_run_that_cannot_be_read_hides_no_job_and_no_run[postgres]",),
@@ -69,7 +69,7 @@ UNREADABLE_JOB = (
         "one job that cannot be read hides all others",
         Patch(
             "app/operations/jobs.py",
-            "await as_far(self._store.list_jobs(where, after=after, limit=limit))",
+            "await readable_part(self._store.list_jobs(where, after=after, limit=limit))",
             "await self._store.list_jobs(where, after=after, limit=limit), ()",
         ),
         tests=(JOB + "test_the_others_are_listed_and_it_is_named[sqlite]",),
@@ -87,7 +87,9 @@ UNREADABLE_JOB = (
     sabotage(
         "found",
         LOCKED_OUT,
-        Patch("app/operations/jobs.py", "await as_far(store.get_jobs([name]))", "await store.get_jobs([name]), ()"),
+        Patch(
+            "app/operations/jobs.py", "await readable_part(store.get_jobs([name]))", "await store.get_jobs([name]), ()"
+        ),
         tests=(JOB + "test_it_is_paused_resumed_and_cancelled_by_its_id[sqlite]",),
     ),
     sabotage(
@@ -95,7 +97,7 @@ UNREADABLE_JOB = (
         LOCKED_OUT,
         Patch(
             "app/operations/jobs.py",
-            "await as_far(store.get_jobs(ids[start : start + PAGE_MAX]))",
+            "await readable_part(store.get_jobs(ids[start : start + PAGE_MAX]))",
             "await store.get_jobs(ids[start : start + PAGE_MAX]), ()",
         ),
         tests=(JOB + "test_it_is_deleted_with_what_waits_of_it[postgres]",),
@@ -105,7 +107,7 @@ UNREADABLE_JOB = (
         "a run of one job that cannot be read keeps those of all others out",
         Patch(
             "app/operations/runs.py",
-            "await as_far(self._store.get_jobs(ids[start : start + PAGE_MAX]))",
+            "await readable_part(self._store.get_jobs(ids[start : start + PAGE_MAX]))",
             "await self._store.get_jobs(ids[start : start + PAGE_MAX]), ()",
         ),
         tests=(JOB + "test_the_api_answers_each_run_of_a_batch_by_itself[sqlite]",),

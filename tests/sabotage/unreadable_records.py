@@ -321,7 +321,7 @@ BESIDE_SPOILT = (
         "a node does not start where a job of its source cannot be read",
         Patch(
             "app/declarations.py",
-            "page, _ = await as_far(store.list_jobs(where, after=after, limit=PAGE_MAX))",
+            "page, _ = await readable_part(store.list_jobs(where, after=after, limit=PAGE_MAX))",
             "page = await store.list_jobs(where, after=after, limit=PAGE_MAX)",
         ),
         tests=(SPOILT + "test_a_node_starts_beside_spoilt_jobs_of_its_own_source_and_leaves_them[sqlite]",),
@@ -329,7 +329,11 @@ BESIDE_SPOILT = (
     sabotage(
         "delete",
         "a job that cannot be read cannot be deleted either",
-        Patch("app/operations/jobs.py", "found, _ = await as_far(store.get_jobs(", "found, _ = (await store.get_jobs("),
+        Patch(
+            "app/operations/jobs.py",
+            "found, _ = await readable_part(store.get_jobs(",
+            "found, _ = (await store.get_jobs(",
+        ),
         Patch("app/operations/jobs.py", "PAGE_MAX]))\n        jobs", "PAGE_MAX]), ())\n        jobs"),
         tests=(SPOILT + "test_whoever_is_told_to_delete_it_or_put_it_anew_can[sqlite]",),
     ),

@@ -36,7 +36,7 @@ from pollux.plan import Planner
 from pollux.runtime.leader import Leader
 from pollux.runtime.timekeeper import Timekeeper
 from pollux.store.contract import JobPut, Pruning, RunFilter
-from pollux.store.decoding import as_far
+from pollux.store.decoding import readable_part
 from pollux.store.postgres import check as of_postgres
 from pollux.store.postgres.address import read_address
 from pollux.store.redis import check as of_redis
@@ -426,7 +426,7 @@ async def test_who_asks_for_jobs_is_told_of_all_that_cannot_be_read_and_has_the_
     assert [None if job is None else job.id for job in caught.value.rest] == [None, "b", None, None]
     found, after, is_more = [], None, True
     while is_more:
-        page, _ = await as_far(store.list_jobs(after=after, limit=1))
+        page, _ = await readable_part(store.list_jobs(after=after, limit=1))
         found += [job.id for job in page.jobs]
         after, is_more = page.next, page.next is not None
     assert found == ["b"]
@@ -519,7 +519,7 @@ async def test_whoever_is_told_to_delete_it_or_put_it_anew_can(hand, store):
         await app.put_jobs([every(100, "b")])
     finally:
         await app.close()
-    jobs, unreadable = await as_far(store.get_jobs(["a", "b", "c"]))
+    jobs, unreadable = await readable_part(store.get_jobs(["a", "b", "c"]))
 
     assert [None if job is None else job.id for job in jobs] == [None, "b", None]
     assert [each.name for each in unreadable] == ["c"]

@@ -45,7 +45,7 @@ from pollux.registry import Registry
 from pollux.runtime.isolation import check_place
 from pollux.runtime.loop import Loop, Rest
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Audit, JobAnswer, JobFilter, JobPut, Store
-from pollux.store.decoding import as_far
+from pollux.store.decoding import readable_part
 
 if TYPE_CHECKING:
     from pollux.app.reload import Reloader
@@ -68,7 +68,7 @@ NONE = SourceHistory()
 async def read_histories(store: Store) -> dict[str, SourceHistory]:
     """By source; a note that cannot be read counts as empty."""
     prefix = f"{SOURCE}{store.scheduler_version}:"
-    notes, _ = await as_far(store.notes(prefix))
+    notes, _ = await readable_part(store.notes(prefix))
     return {note.key.removeprefix(prefix): _history_of(note) for note in notes}
 
 
@@ -221,7 +221,7 @@ class Declared:
             elsewhere: dict[str, int] = {}
             unreadable: list[Unreadable] = []
             for start in range(0, len(others), PAGE_MAX):
-                there, unread = await as_far(store.get_jobs(others[start : start + PAGE_MAX]))
+                there, unread = await readable_part(store.get_jobs(others[start : start + PAGE_MAX]))
                 unreadable += unread
                 found = [job for job in there if job is not None]
                 owners |= {job.id: job.source for job in found}
@@ -400,7 +400,7 @@ async def _stored(store: Store, source: str) -> list[Job]:
     after: str | None = None
     while True:
         where = JobFilter(source=source, scheduler_version=store.scheduler_version)
-        page, _ = await as_far(store.list_jobs(where, after=after, limit=PAGE_MAX))
+        page, _ = await readable_part(store.list_jobs(where, after=after, limit=PAGE_MAX))
         jobs += page.jobs
         after = page.next
         if after is None:
@@ -450,7 +450,7 @@ async def _put(store: Store, jobs: Sequence[Job], audit: OnceLine | None) -> Non
         refused = {answer.id: answer.detail for answer in answers if answer.answer not in (Answer.OK, Answer.ALREADY)}
         if not refused:
             continue
-        there, unreadable = await as_far(store.get_jobs(list(refused)))
+        there, unreadable = await readable_part(store.get_jobs(list(refused)))
         left = {job.id for job in there if job is not None and _is_left(job, some, store.scheduler_version)}
         left |= {each.name for each in unreadable}  # written by a newer release
         wrong = [f"job {job_id!r}: {detail}" for job_id, detail in refused.items() if job_id not in left]

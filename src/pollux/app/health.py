@@ -60,7 +60,7 @@ from pollux.schedule import late_after_of
 from pollux.schedule.due_times import LATE_AFTER_MAX_MS
 from pollux.secrets import hide
 from pollux.store.contract import FEED_MAX, Counts, RunFilter, Store
-from pollux.store.decoding import as_far, due_as_far, stops_as_far
+from pollux.store.decoding import readable_due, readable_part, readable_stops
 from pollux.version import __version__
 
 if TYPE_CHECKING:
@@ -153,9 +153,9 @@ class HealthWatch:
         lines, problems, (stops, _), (notes, _), due, jobs = await asyncio.gather(
             store.lines(),
             store.problems(),
-            stops_as_far(store.notes(STOP)),
-            as_far(store.notes(LEADER_NOTES)),
-            due_as_far(store, before_ms=now_ms, limit=DUE_MAX),
+            readable_stops(store.notes(STOP)),
+            readable_part(store.notes(LEADER_NOTES)),
+            readable_due(store, before_ms=now_ms, limit=DUE_MAX),
             self._jobs(store, counts),
         )
         overdue = most_overdue(due, now_ms)
@@ -206,10 +206,10 @@ class HealthWatch:
         if counts.jobs > JOBS_MAX and runtime is not None:
             stats = runtime.settler.stats
             ids = dict.fromkeys((*stats.failing, *stats.by_job.names(), *runtime.timekeeper.planned.names))
-            known, _ = await as_far(store.get_jobs(list(ids)[:JOBS_MAX]))
+            known, _ = await readable_part(store.get_jobs(list(ids)[:JOBS_MAX]))
             found = [job for job in known if job is not None]
         if not found:
-            page, _ = await as_far(store.list_jobs(limit=JOBS_MAX))
+            page, _ = await readable_part(store.list_jobs(limit=JOBS_MAX))
             found = list(page.jobs)
         version = store.scheduler_version
         return [job for job in found if job.scheduler_version == version]

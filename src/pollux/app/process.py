@@ -43,7 +43,7 @@ from pollux.runtime import NodeRuntime, RuntimeOptions
 from pollux.runtime.loop import Loop, Rest
 from pollux.secrets import hide
 from pollux.store.contract import Store
-from pollux.store.decoding import as_far
+from pollux.store.decoding import readable_part
 from pollux.units import shell_word
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ async def _until_signalled(app: Pollux, *, replace: bool) -> None:
 
 async def starts_of(store: Store) -> tuple[StartCommand, ...]:
     """The start commands of nodes that are noted in this store."""
-    notes, _ = await as_far(store.notes(START))
+    notes, _ = await readable_part(store.notes(START))
     return starts_in(notes)
 
 

@@ -31,7 +31,7 @@ from pollux.events import ConfigReloaded, FileVersionUnsaved, ReloadRefused
 from pollux.model import SETTING, AuditLine, Job, NotePut
 from pollux.plan import Diff
 from pollux.secrets import hide
-from pollux.store.decoding import as_far
+from pollux.store.decoding import readable_part
 from pollux.store.urls import sqlite_file
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class Reloader:
     async def _live_changes(self, config: Config) -> tuple[OptionChange, ...]:
         """The changes of options that need no restart; some are overruled by live settings."""
         changes = tuple(_changes(self.config, config, is_live=True))
-        notes, _ = await as_far(self.app.backend.notes(SETTING))
+        notes, _ = await readable_part(self.app.backend.notes(SETTING))
         live = read_live(notes) if changes else {}
         in_force = {path: str(setting.value) for path, setting in live.items() if not is_overruled(config, path)}
         return tuple(msgspec.structs.replace(each, overruled=in_force.get(each.path, "")) for each in changes)
@@ -368,7 +368,7 @@ class Reloader:
 
     async def _noted_digest(self) -> str | None:
         """The digest in force, if it is noted and readable."""
-        notes, _ = await as_far(self.app.backend.notes(self._text_key))
+        notes, _ = await readable_part(self.app.backend.notes(self._text_key))
         return next((digest_in(note.value) for note in notes if note.key == self._text_key), None)
 
     async def _keep(self, raw: bytes) -> None:

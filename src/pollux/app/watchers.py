@@ -34,7 +34,7 @@ from pollux.events import FileDiffers, SettingsChanged, StoreSealed
 from pollux.model import SETTING, TURN, Note, NotePut, drain_key
 from pollux.runtime.loop import Loop, Rest
 from pollux.runtime.node import NodeRuntime
-from pollux.store.decoding import as_far
+from pollux.store.decoding import readable_part
 
 if TYPE_CHECKING:
     from pollux.app.pollux import Pollux
@@ -211,7 +211,7 @@ class SettingsWatcher(Loop):
 
     async def _notes(self, prefix: str) -> list[Note]:
         """The readable ones."""
-        found, _ = await as_far(self.app.backend.notes(prefix))
+        found, _ = await readable_part(self.app.backend.notes(prefix))
         return found
 
 

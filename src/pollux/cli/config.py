@@ -40,7 +40,7 @@ from pollux.config.settings import LiveSetting, is_overruled, read_live, with_li
 from pollux.errors import InvalidConfig, InvalidInput, PolluxError, StoreError
 from pollux.model import SETTING, Node, Note
 from pollux.secrets import MASK, hide
-from pollux.store.decoding import as_far
+from pollux.store.decoding import readable_part
 from pollux.store.local_files import AnnouncedNode, announced_in
 from pollux.store.urls import lacking, place_of
 from pollux.units import counted
@@ -243,7 +243,7 @@ async def live_of(config: Config, *, is_asked: bool) -> dict[str, LiveSetting]:
 
     async def read(target: Target) -> tuple[list[Note], list[Node]]:
         assert isinstance(target, OpenedStore), "a store's URL"
-        return (await as_far(target.store.notes(SETTING)))[0], await target.operations.status.nodes()
+        return (await readable_part(target.store.notes(SETTING)))[0], await target.operations.status.nodes()
 
     try:
         if await lacking(url):

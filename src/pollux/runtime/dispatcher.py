@@ -22,7 +22,7 @@ from pollux.runtime.loop import Loop, Rest
 from pollux.runtime.options import RuntimeOptions
 from pollux.runtime.renewer import margin_ms
 from pollux.store.contract import Answer, Claimed, Store
-from pollux.store.decoding import stops_as_far
+from pollux.store.decoding import readable_stops
 
 FULL_REST_MS = 1_000
 DRAINED_REST_MS = 1_000  # poll interval while nothing may be claimed
@@ -245,7 +245,7 @@ class Dispatcher(Loop):
 
     async def _read_stops(self) -> None:
         self._must_read_stops = False
-        stops, _ = await stops_as_far(self.store.notes(STOP))
+        stops, _ = await readable_stops(self.store.notes(STOP))
         self._stops = {note.key: note for note in stops}
         drains = [self._stops[key].value for key in (DRAIN, self._own_drain) if key in self._stops]
         before, self._drains = self._drains, drains

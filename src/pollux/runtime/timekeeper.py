@@ -55,7 +55,7 @@ from pollux.runtime.loop import Loop, Rest
 from pollux.runtime.stats import Lateness, PlanStats
 from pollux.secrets import hide
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, RunFilter, Store
-from pollux.store.decoding import as_far, stops_as_far
+from pollux.store.decoding import readable_part, readable_stops
 from pollux.units import format_ms
 
 Rests = tuple[tuple[float, float], ...]
@@ -235,7 +235,7 @@ class Timekeeper(Loop):
         """Return a page of the runs in these states (default: held or ready) and the cursor of the next page."""
         states = states or (RunState.HELD, RunState.READY)
         where = RunFilter(states=states, scheduler_version=self.store.scheduler_version)
-        page, unreadable = await as_far(self.store.list_runs(where, after=after or None, limit=PAGE_MAX))
+        page, unreadable = await readable_part(self.store.list_runs(where, after=after or None, limit=PAGE_MAX))
         self._report("run", unreadable)
         return list(page.runs), page.next
 
@@ -291,7 +291,7 @@ class Timekeeper(Loop):
             )
 
     async def _notes(self, prefix: str = "") -> list[Note]:
-        notes, unreadable = await stops_as_far(self.store.notes(prefix))
+        notes, unreadable = await readable_stops(self.store.notes(prefix))
         self._report("note", unreadable)
         return notes
 
@@ -304,7 +304,7 @@ class Timekeeper(Loop):
         found: list[tuple[str, Job | Unreadable | None]] = []
         for start in range(0, len(ids), BATCH_MAX):
             some = ids[start : start + BATCH_MAX]
-            jobs, illegible = await as_far(self.store.get_jobs(some))
+            jobs, illegible = await readable_part(self.store.get_jobs(some))
             unreadable = {each.name: each for each in self._unreadable_jobs(illegible)}
             found += [
                 (name, unreadable.get(name) or self._own_version(job)) for name, job in zip(some, jobs, strict=True)
@@ -316,7 +316,7 @@ class Timekeeper(Loop):
 
         Other versions' jobs are read along, or a call might have to skip many.
         """
-        page, unreadable = await as_far(self.store.list_jobs(after=after or None, limit=PAGE_MAX))
+        page, unreadable = await readable_part(self.store.list_jobs(after=after or None, limit=PAGE_MAX))
         jobs = [job for job in page.jobs if self._own_version(job)]
         return [*jobs, *self._unreadable_jobs(unreadable)], page.next
 
@@ -330,7 +330,7 @@ class Timekeeper(Loop):
         found: list[tuple[str, Run | None]] = []
         for start in range(0, len(ids), BATCH_MAX):
             some = ids[start : start + BATCH_MAX]
-            runs, unreadable = await as_far(self.store.get_runs(some))
+            runs, unreadable = await readable_part(self.store.get_runs(some))
             self._report("run", unreadable)
             found += zip(some, map(self._own_version, runs), strict=True)
         return found
@@ -343,7 +343,7 @@ class Timekeeper(Loop):
         assert wants.timers is not None
         window = wants.timers
         due = self.store.due(after=window.after, before_ms=window.before_ms, limit=window.limit)
-        jobs, unreadable = await as_far(due)
+        jobs, unreadable = await readable_part(due)
         return [*jobs, *self._unreadable_jobs(unreadable)]
 
     def _report(self, kind: str, unreadable: Sequence[Unreadable]) -> None:

@@ -18,7 +18,7 @@ from pollux.model import STOP, Back, Job, Note, Spoilt
 from pollux.store.contract import Settlement
 
 UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, ValueError)  # what decoding may raise
-ILLEGIBLE = "what it says cannot be read"
+CONTENT_UNREADABLE = "what it says cannot be read"
 WHY_CHARS_MAX = 300
 TEXT_CHARS_MAX = 600
 DUE_PAGE = 500  # due jobs that are read where the first ones cannot be decoded
@@ -27,7 +27,7 @@ Read = TypeVar("Read")
 Answered = TypeVar("Answered")
 
 
-def legible(read: Callable[[Read], T], written: Read, what: str) -> T:
+def decode_or_raise(read: Callable[[Read], T], written: Read, what: str) -> T:
     """The decoded record; an error names it by `what`, its kind and name."""
     try:
         return read(written)
@@ -66,7 +66,7 @@ class BatchDecoder(Generic[Read, T]):
         return rest
 
 
-async def as_far(answer: Awaitable[T]) -> tuple[T, tuple[Unreadable, ...]]:
+async def readable_part(answer: Awaitable[T]) -> tuple[T, tuple[Unreadable, ...]]:
     """The decoded part of an answer, and the rest."""
     try:
         return await answer, ()
@@ -75,28 +75,28 @@ async def as_far(answer: Awaitable[T]) -> tuple[T, tuple[Unreadable, ...]]:
         return rest, error.unreadable
 
 
-async def stops_as_far(answer: Awaitable[list[Note]]) -> tuple[list[Note], tuple[Unreadable, ...]]:
-    """Notes as `as_far` returns them; a pause that cannot be decoded holds all the same."""
-    notes, unreadable = await as_far(answer)
-    stops = [illegible_stop(each.name) for each in unreadable if each.name.startswith(STOP)]
+async def readable_stops(answer: Awaitable[list[Note]]) -> tuple[list[Note], tuple[Unreadable, ...]]:
+    """Notes as `readable_part` returns them; a pause that cannot be decoded holds all the same."""
+    notes, unreadable = await readable_part(answer)
+    stops = [unreadable_stop(each.name) for each in unreadable if each.name.startswith(STOP)]
     return [*notes, *stops], unreadable
 
 
-def illegible_stop(key: str) -> Note:
-    return Note(key, {"reason": ILLEGIBLE})
+def unreadable_stop(key: str) -> Note:
+    return Note(key, {"reason": CONTENT_UNREADABLE})
 
 
 class DueJobs(Protocol):
-    """The part of a store that `due_as_far` reads."""
+    """The part of a store that `readable_due` reads."""
 
     async def due(self, *, before_ms: int, limit: int) -> list[Job]: ...
 
 
-async def due_as_far(store: DueJobs, *, before_ms: int, limit: int) -> list[Job]:
+async def readable_due(store: DueJobs, *, before_ms: int, limit: int) -> list[Job]:
     """The most overdue jobs that can be decoded; one that cannot is not fired, and would hide those after it."""
-    jobs, unreadable = await as_far(store.due(before_ms=before_ms, limit=limit))
+    jobs, unreadable = await readable_part(store.due(before_ms=before_ms, limit=limit))
     if unreadable:
-        jobs, _ = await as_far(store.due(before_ms=before_ms, limit=max(limit, DUE_PAGE)))
+        jobs, _ = await readable_part(store.due(before_ms=before_ms, limit=max(limit, DUE_PAGE)))
     return jobs[:limit]
 
 

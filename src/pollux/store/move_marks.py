@@ -22,7 +22,7 @@ from pollux.errors import Conflict, StoreMoved
 from pollux.model import DRAIN, Note, NotePut
 from pollux.model.note import MOVE
 from pollux.store.contract import Store
-from pollux.store.decoding import legible
+from pollux.store.decoding import decode_or_raise
 from pollux.units import DAY_MS, format_moment, shell_word
 
 MARKS = "move:"
@@ -64,7 +64,7 @@ def read_marks(notes: Sequence[Note]) -> MoveMarks:
 
 
 def _mark(key: str, value: Any) -> MoveMark | None:
-    return None if value is None else legible(partial(msgspec.convert, type=MoveMark), value, f"the note {key}")
+    return None if value is None else decode_or_raise(partial(msgspec.convert, type=MoveMark), value, f"the note {key}")
 
 
 def mark_put(key: str, mark: MoveMark) -> NotePut:

@@ -23,7 +23,7 @@ from pollux.schedule.builders import describe_schedule
 from pollux.secrets import HIDDEN, hide
 from pollux.store.check_report import AuditChainCheck
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Audit, JobAnswer, JobPut, LogPage, RunFilter, Store
-from pollux.store.decoding import as_far
+from pollux.store.decoding import readable_part
 from pollux.units import counted
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class AuditRecorder:
     async def _before(self, puts: Sequence[JobPut]) -> dict[str, Job | None]:
         """The readable stored jobs that a put may replace; None for one that does not exist."""
         ids = [put.job.id for put in puts if put.revision != 0]
-        found, unreadable = await as_far(self._store.get_jobs(ids)) if ids else ([], ())
+        found, unreadable = await readable_part(self._store.get_jobs(ids)) if ids else ([], ())
         there = dict.fromkeys([put.job.id for put in puts]) | dict(zip(ids, found, strict=True))
         return {job_id: there[job_id] for job_id in there.keys() - {each.name for each in unreadable}}
 

@@ -41,7 +41,7 @@ from pollux.registry import job_id_of
 from pollux.runtime.node import NodeRuntime, TurnResult
 from pollux.secrets import hide
 from pollux.store.contract import Answer, Audit, Store
-from pollux.store.decoding import ILLEGIBLE, as_far, stops_as_far
+from pollux.store.decoding import CONTENT_UNREADABLE, readable_part, readable_stops
 from pollux.store.move_marks import marks_of
 from pollux.units import duration_ms, format_ms
 
@@ -79,7 +79,7 @@ class PauseOperations(OperationGroup):
 
     async def stops(self) -> list[Note]:
         """All pauses, also those that this release cannot decode."""
-        return (await stops_as_far(self._store.notes(STOP)))[0]
+        return (await readable_stops(self._store.notes(STOP)))[0]
 
     async def reset_breaker(self, name: str) -> None:
         """Close a breaker."""
@@ -134,7 +134,7 @@ class WorkerOperations(OperationGroup):
 
     async def resume_workers(self, node: str | None = None) -> bool:
         """Let all nodes, or one, claim again.  False if they were not drained."""
-        notes, _ = await stops_as_far(self._store.notes(DRAIN))
+        notes, _ = await readable_stops(self._store.notes(DRAIN))
         key = drain_key(node)
         if key not in {note.key for note in notes}:
             self._reread_stops()
@@ -155,7 +155,7 @@ class WorkerOperations(OperationGroup):
     async def drained_workers(self) -> list[Drained]:
         """The drains in force."""
         living = {node.id for node in await self._store.nodes()}
-        notes, _ = await stops_as_far(self._store.notes(DRAIN))
+        notes, _ = await readable_stops(self._store.notes(DRAIN))
         drained = [drained_of(note) for note in notes]
         return [each for each in drained if each is not None and (each.node is None or each.node in living)]
 
@@ -216,7 +216,7 @@ class WorkerOperations(OperationGroup):
             await asyncio.sleep(rest_ms / 1000)
             if len(found) >= count:
                 break
-            notes, _ = await as_far(self._store.notes(prefix))
+            notes, _ = await readable_part(self._store.notes(prefix))
             found = [note for note in notes if not note.key.endswith("ask")]
         await self._store.put_notes([NotePut(f"{prefix}ask"), *(NotePut(note.key) for note in found)])
         return found
@@ -224,7 +224,7 @@ class WorkerOperations(OperationGroup):
     async def _orphans(self, nodes: Sequence[Node]) -> list[NotePut]:
         """Deletions of the drains of dead nodes, whose ids never return."""
         living = {drain_key(node.id) for node in nodes}
-        notes, _ = await stops_as_far(self._store.notes(f"{DRAIN}:"))
+        notes, _ = await readable_stops(self._store.notes(f"{DRAIN}:"))
         return [NotePut(note.key) for note in notes if note.key not in living]
 
 
@@ -278,7 +278,7 @@ class SettingOperations(OperationGroup):
             await self._apply_here()
             return False
         audit = self._audit.on_record(
-            "unset", path, f"it was {_setting(live[path]).value}" if path in live else ILLEGIBLE
+            "unset", path, f"it was {_setting(live[path]).value}" if path in live else CONTENT_UNREADABLE
         )
         was_set = await put_and_wake(self._store, [NotePut(key)], audit)
         await self._apply_here()
@@ -286,7 +286,7 @@ class SettingOperations(OperationGroup):
 
     async def _live(self, prefix: str) -> tuple[dict[str, LiveSetting], set[str]]:
         """The readable settings under a prefix, and all keys under it."""
-        notes, unreadable = await as_far(self._store.notes(prefix))
+        notes, unreadable = await readable_part(self._store.notes(prefix))
         return read_live(notes), {note.key for note in notes} | {each.name for each in unreadable}
 
     async def _apply_here(self) -> None:

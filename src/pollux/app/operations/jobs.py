@@ -33,7 +33,7 @@ from pollux.observe.logs import warn_unknown_handler
 from pollux.plan import is_backed, orphaned
 from pollux.registry import Registry, job_id_of
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, JobAnswer, JobFilter, JobPage, JobPut, RunAnswer, Store
-from pollux.store.decoding import as_far
+from pollux.store.decoding import readable_part
 
 __all__ = ["JobLookup", "JobOperations", "PutResult", "cure_of", "orphaned", "place_of", "refuse_backed"]
 NAMED_MAX = 5
@@ -61,11 +61,11 @@ class JobOperations(OperationGroup):
 
     async def jobs_by_id(self, ids: Sequence[str]) -> list[Job | None]:
         """These jobs as they are now, in order, at most a page; None for one that is missing or unreadable."""
-        return (await as_far(self._store.get_jobs(ids)))[0]
+        return (await readable_part(self._store.get_jobs(ids)))[0]
 
     async def list_jobs(self, where: JobFilter | None = None, *, after: str | None = None, limit: int = 100) -> JobPage:
         """A page of jobs, with the unreadable ones named apart."""
-        page, unreadable = await as_far(self._store.list_jobs(where, after=after, limit=limit))
+        page, unreadable = await readable_part(self._store.list_jobs(where, after=after, limit=limit))
         return replace(page, unreadable=unreadable) if unreadable else page
 
     async def put_jobs(self, jobs: Sequence[Job]) -> list[JobAnswer]:
@@ -163,7 +163,7 @@ class JobLookup(OperationGroup):
         declared = self._registry.unwritten(job.id)
         if declared is None:
             return
-        [there], unreadable = await as_far(self._store.get_jobs([job.id]))
+        [there], unreadable = await readable_part(self._store.get_jobs([job.id]))
         if there is not None or unreadable:
             self._registry.mark_written([job.id])
         else:
@@ -195,7 +195,7 @@ def _written(put: JobPut, answer: JobAnswer, store: Store) -> PutResult:
 async def find_job(store: Store, ref: object) -> Job | Unreadable:
     """The job as it is now, or why it cannot be decoded; `NotFound` if there is none."""
     name = job_id_of(ref)
-    [found], unreadable = await as_far(store.get_jobs([name]))
+    [found], unreadable = await readable_part(store.get_jobs([name]))
     if found is None and not unreadable:
         raise NotFound("job", name, cure="`pollux jobs` lists them")
     return unreadable[0] if found is None else found
@@ -213,7 +213,7 @@ async def refuse_backed(store: Store, ids: Sequence[str]) -> list[Job]:
     """Raise `Conflict` for jobs that a live node would add again; returns the readable ones."""
     jobs: list[Job] = []
     for start in range(0, len(ids), PAGE_MAX):
-        found, _ = await as_far(store.get_jobs(ids[start : start + PAGE_MAX]))
+        found, _ = await readable_part(store.get_jobs(ids[start : start + PAGE_MAX]))
         jobs += [job for job in found if job is not None]
     nodes = await store.nodes() if any(job.source != API_SOURCE for job in jobs) else []
     if backed := [job for job in jobs if is_backed(job, nodes)]:

@@ -54,7 +54,7 @@ from pollux.store.contract import (
     RunsAlike,
     Store,
 )
-from pollux.store.decoding import as_far
+from pollux.store.decoding import readable_part
 from pollux.units import counted, duration_ms, moment_ms
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ async def overlapped(store: Store, job: Job, run_id: str, *, anyway: str) -> Con
 
     The other may have ended since: its state is read after the refusal.  One that cannot be read counts as live.
     """
-    [run], spoilt = await as_far(store.get_runs([run_id]))
+    [run], spoilt = await readable_part(store.get_runs([run_id]))
     state = "unreadable" if spoilt else "removed" if run is None else str(run.state)
     found = {"run_id": run_id, "run_state": state}
     if not spoilt and (run is None or run.state not in LIVE):
@@ -264,7 +264,7 @@ class RunOperations(OperationGroup):
         jobs: dict[str, Job] = {}
         unreadable: dict[str, Unreadable] = {}
         for start in range(0, len(ids), PAGE_MAX):
-            found, unread = await as_far(self._store.get_jobs(ids[start : start + PAGE_MAX]))
+            found, unread = await readable_part(self._store.get_jobs(ids[start : start + PAGE_MAX]))
             jobs |= {job.id: job for job in found if job is not None}
             unreadable |= {job.name: job for job in unread}
         now_ms = await self._store.now()
@@ -315,7 +315,7 @@ class RunOperations(OperationGroup):
         name = job_id_of(ref)
         why = as_words(reason) or f"cancelled by {self._actor}"
         audit = self._audit.runs_on_record("cancel", name, reason=reason)
-        [run], spoilt = await as_far(self._store.get_runs([name]))
+        [run], spoilt = await readable_part(self._store.get_runs([name]))
         if run is not None or spoilt:
             answers = await self._store.cancel(run_ids=[name], reason=why, audit=audit)
         else:
@@ -344,7 +344,7 @@ class RunOperations(OperationGroup):
 
     async def find_run(self, run_id: str) -> Run | Unreadable:
         """The run as it is now, or why it cannot be read here; `NotFound` if there is none."""
-        [found], unreadable = await as_far(self._store.get_runs([run_id]))
+        [found], unreadable = await readable_part(self._store.get_runs([run_id]))
         if found is not None:
             return found
         if not unreadable:
@@ -353,7 +353,7 @@ class RunOperations(OperationGroup):
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
         """A page of runs, and beside it those that cannot be read."""
-        page, unreadable = await as_far(self._store.list_runs(where, after=after, limit=limit))
+        page, unreadable = await readable_part(self._store.list_runs(where, after=after, limit=limit))
         return replace(page, unreadable=unreadable) if unreadable else page
 
     # inside

@@ -33,7 +33,7 @@ from pollux.registry import job_id_of
 from pollux.schedule.builders import describe_schedule
 from pollux.secrets import HIDDEN
 from pollux.store.contract import PAGE_MAX, Counts, JobFilter, RunFilter, RunPage, Store
-from pollux.store.decoding import as_far, due_as_far
+from pollux.store.decoding import readable_due, readable_part
 from pollux.store.filters import job_fits
 
 if TYPE_CHECKING:
@@ -137,11 +137,11 @@ class StatusOperations(OperationGroup):
         name = job_id_of(ref)
         now_ms = await self._store.now()
         stops, nodes = await self._operations.pauses.stops(), await self.nodes()
-        [run], spoilt = await as_far(self._store.get_runs([name]))
+        [run], spoilt = await readable_part(self._store.get_runs([name]))
         if spoilt:
             return why_unreadable_run(spoilt[0])
         if run is not None:
-            [owner], unreadable = await as_far(self._store.get_jobs([run.job_id]))
+            [owner], unreadable = await readable_part(self._store.get_jobs([run.job_id]))
             if unreadable and run.state in {RunState.HELD, RunState.READY}:
                 return why_unreadable(unreadable[0], run)
             ahead = await ahead_of(self._store, run)
@@ -171,7 +171,7 @@ class StatusOperations(OperationGroup):
         """Jobs whose due time has passed without a firing, the most overdue first; only readable ones."""
         now_ms, found = await self._store.now(), list[Job]()
         for version in await self._store.versions():
-            found += await due_as_far(self._store.of_version(version.number), before_ms=now_ms, limit=limit)
+            found += await readable_due(self._store.of_version(version.number), before_ms=now_ms, limit=limit)
         return sorted(found, key=lambda job: (job.next_due_ms or 0, job.id))[:limit]
 
     async def counts(self) -> Counts:

@@ -18,7 +18,7 @@ from pollux.errors import Conflict, NotFound
 from pollux.model import FINISHED, LIVE, Note, NotePut, Run, RunState, Version, check_version
 from pollux.model.leader_notes import ENDS, RunCounts, counted_since
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, Answer, Counts, DumpPage, JobFilter, Pruning, RunFilter, RunPage
-from pollux.store.decoding import as_far
+from pollux.store.decoding import readable_part
 from pollux.units import counted
 
 COMPARED_MAX = 100_000  # finished runs of a version that are read
@@ -97,7 +97,7 @@ class VersionOperations(OperationGroup):
     async def compare(self, versions: Sequence[int], *, since_ms: int) -> list[VersionFigures]:
         """Figures of these versions since then; also of a finished one, while its runs or counts are stored."""
         known = {version.number: version for version in await self._store.versions()}
-        notes, _ = await as_far(self._store.notes(ENDS))
+        notes, _ = await readable_part(self._store.notes(ENDS))
         figures = []
         for number in versions:
             counted = counted_since(notes, check_version(number), since_ms, self._clock.now_ms())
@@ -112,10 +112,12 @@ class VersionOperations(OperationGroup):
         """What is left of a version, which keeps it from being finished."""
         counts = await self._store.of_version(check_version(number)).counts()
         where_jobs = JobFilter(scheduler_version=number)
-        jobs, unreadable = await as_far(self._store.list_jobs(where_jobs, limit=NAMED_MAX))
+        jobs, unreadable = await readable_part(self._store.list_jobs(where_jobs, limit=NAMED_MAX))
         where = RunFilter(states=tuple(sorted(LIVE)), scheduler_version=number)
         live = counts.held + counts.ready + counts.leased
-        runs, spoilt = await as_far(self._store.list_runs(where, limit=NAMED_MAX)) if live else (RunPage((), None), ())
+        runs, spoilt = (
+            await readable_part(self._store.list_runs(where, limit=NAMED_MAX)) if live else (RunPage((), None), ())
+        )
         nodes = [node.id for node in await self._store.nodes() if node.scheduler_version == number]
         return VersionRemainder(
             jobs=(*(job.id for job in jobs.jobs), *(job.name for job in unreadable))[:NAMED_MAX],
@@ -142,7 +144,7 @@ class VersionOperations(OperationGroup):
         runs: list[Run] = []
         after: str | None = None
         while True:
-            page, _ = await as_far(self._store.list_runs(where, after=after, limit=PAGE_MAX))
+            page, _ = await readable_part(self._store.list_runs(where, after=after, limit=PAGE_MAX))
             runs += page.runs
             after = page.next
             if after is None:

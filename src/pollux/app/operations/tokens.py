@@ -18,7 +18,7 @@ from pollux.errors import Conflict, InvalidInput, NotFound, read_at
 from pollux.model import Note, NotePut
 from pollux.secrets import HIDDEN
 from pollux.store.contract import Answer
-from pollux.store.decoding import ILLEGIBLE, UNREADABLE, as_far
+from pollux.store.decoding import CONTENT_UNREADABLE, UNREADABLE, readable_part
 from pollux.units import HOUR_MS, duration_ms, format_ms
 
 PREFIX = "pf_"
@@ -81,7 +81,7 @@ class TokenOperations(OperationGroup):
     async def needs_first_token(self) -> bool:
         """Whether this store never had a token; unreadable ones count."""
         for prefix in (RECORDS, BEGUN):
-            if any(await as_far(self._store.notes(prefix))):
+            if any(await readable_part(self._store.notes(prefix))):
                 return False
         return True
 
@@ -95,7 +95,7 @@ class TokenOperations(OperationGroup):
     async def list_tokens(self) -> list[Token]:
         """All tokens, oldest first; an unreadable one is never accepted, and can be revoked by its id."""
         records, odd = await self._records()
-        found = [*(record.token for record in records), *(Token(each, ILLEGIBLE, NO_ROLE, 0) for each in odd)]
+        found = [*(record.token for record in records), *(Token(each, CONTENT_UNREADABLE, NO_ROLE, 0) for each in odd)]
         return sorted(found, key=lambda token: (token.made_ms, token.id))
 
     async def token_records(self) -> list[TokenRecord]:
@@ -104,7 +104,7 @@ class TokenOperations(OperationGroup):
 
     async def _records(self) -> tuple[list[TokenRecord], list[str]]:
         """The readable ones, and the ids of the others."""
-        notes, unreadable = await as_far(self._store.notes(RECORDS))
+        notes, unreadable = await readable_part(self._store.notes(RECORDS))
         found, odd = [], [each.name.removeprefix(RECORDS) for each in unreadable]
         for note in notes:
             try:
@@ -127,7 +127,7 @@ class TokenOperations(OperationGroup):
         record = next((each for each in await self.token_records() if each.token.id == old.id), None)
         if record is None:
             cure = f"revoke it and create a new one: `pollux token revoke {old.id}`, `pollux token create`"
-            raise Conflict(f"token {old.id} was removed, or {ILLEGIBLE}", cure=cure)
+            raise Conflict(f"token {old.id} was removed, or {CONTENT_UNREADABLE}", cure=cure)
         if old.is_over(now_ms):
             cure = f"create a new one: `pollux token create --role {old.role}`"
             raise Conflict(f"token {old.id} has expired", cure=cure)

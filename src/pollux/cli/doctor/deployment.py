@@ -33,7 +33,7 @@ from pollux.model import (
 from pollux.model.leader_notes import JOBS, SCHEDULES, SCHEDULES_CURE, clock_notes, unusable_schedules
 from pollux.secrets import hide
 from pollux.store.contract import FEED_MAX, RunFilter
-from pollux.store.decoding import as_far, due_as_far, stops_as_far
+from pollux.store.decoding import readable_due, readable_part, readable_stops
 from pollux.store.move_marks import marks_of, of_all_versions, seal_words
 from pollux.store.sqlite.inspect import DUE_MAX, JOBS_MAX, DatabaseReport, files_of, look_inside
 from pollux.store.urls import open_store
@@ -302,12 +302,12 @@ async def _inside(url: str, now_ms: int) -> DatabaseReport:
     await store.open()
     try:
         nodes, versions = await store.nodes(), await store.versions()
-        ready, _ = await as_far(store.list_runs(RunFilter(states=(RunState.READY,)), limit=1))
+        ready, _ = await readable_part(store.list_runs(RunFilter(states=(RunState.READY,)), limit=1))
         handles = await of_all_versions(store)
-        dues = [await due_as_far(each, before_ms=now_ms, limit=DUE_MAX) for each in handles]
+        dues = [await readable_due(each, before_ms=now_ms, limit=DUE_MAX) for each in handles]
         lines = [line for each in handles for line in await each.lines()]
-        (stops, _), (aside, _) = await stops_as_far(store.notes(STOP)), await as_far(store.notes(LEADER_NOTES))
-        jobs, _ = await as_far(store.list_jobs(limit=JOBS_MAX))
+        (stops, _), (aside, _) = await readable_stops(store.notes(STOP)), await readable_part(store.notes(LEADER_NOTES))
+        jobs, _ = await readable_part(store.list_jobs(limit=JOBS_MAX))
         return DatabaseReport(
             is_ours=True,
             version=1,
@@ -322,7 +322,7 @@ async def _inside(url: str, now_ms: int) -> DatabaseReport:
             stops=tuple(stops),
             jobs=jobs.jobs,
             aside=unreadable_notes(aside),
-            starts=starts_in((await as_far(store.notes(START)))[0]),
+            starts=starts_in((await readable_part(store.notes(START)))[0]),
             clocks=clock_notes(aside),
         )
     finally:

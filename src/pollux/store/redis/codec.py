@@ -60,7 +60,7 @@ from pollux.store.contract import (
     RunsAlike,
     Settlement,
 )
-from pollux.store.decoding import UNREADABLE, legible, spoilt
+from pollux.store.decoding import UNREADABLE, decode_or_raise, spoilt
 from pollux.store.dump_format import Record, TermRecord, Tombstone
 from pollux.store.limits import checked_notes, checked_run, written
 from pollux.store.values import PRIORITIES
@@ -409,7 +409,7 @@ def claim_head(packed: bytes) -> list[Any]:
     try:
         head: list[Any] = _unpack(packed)
     except UNREADABLE:
-        head = [*legible(_decode_head, packed, "what a claim was answered")]
+        head = [*decode_or_raise(_decode_head, packed, "what a claim was answered")]
         head[1] = [_job_row(row) for row in head[1]]
     return head
 
@@ -419,7 +419,7 @@ def job_rows(packed: bytes) -> list[Row]:
     try:
         found: list[Row] = _unpack(packed)
     except UNREADABLE:
-        found = [_job_row(row) for row in legible(_decode_parts, packed, "what a function answered of jobs")]
+        found = [_job_row(row) for row in decode_or_raise(_decode_parts, packed, "what a function answered of jobs")]
     return found
 
 

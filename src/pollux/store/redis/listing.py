@@ -13,7 +13,7 @@ import msgspec
 from pollux.model import FINISHED, LIVE, AuditLine, Job, Run, RunState
 from pollux.store.backend import Page
 from pollux.store.contract import JobFilter, RunFilter
-from pollux.store.decoding import UNREADABLE, legible
+from pollux.store.decoding import UNREADABLE, decode_or_raise
 from pollux.store.dump_format import TermRecord, Tombstone, dump_place
 from pollux.store.filters import job_fits, run_filter, run_place
 from pollux.store.redis import codec
@@ -196,7 +196,7 @@ async def _tombs(calls: RedisCalls, after: int, part: int) -> AsyncIterator[tupl
 
 async def _jobs(calls: RedisCalls, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
     async for row in _job_rows(calls, place or None, part):
-        yield row[0], legible(calls.jobs.job, codec.stored_job(row), f"job {row[0]!r}")
+        yield row[0], decode_or_raise(calls.jobs.job, codec.stored_job(row), f"job {row[0]!r}")
 
 
 async def _live(calls: RedisCalls, place: str, part: int) -> AsyncIterator[tuple[object, Any]]:
@@ -211,12 +211,12 @@ async def _finished(calls: RedisCalls, place: str, part: int) -> AsyncIterator[t
 
 
 def _legible_run(row: codec.RunParts) -> Run:
-    return legible(codec.run, row, f"run {row[0].decode(errors='replace')!r}")
+    return decode_or_raise(codec.run, row, f"run {row[0].decode(errors='replace')!r}")
 
 
 async def _notes(calls: RedisCalls, place: str) -> AsyncIterator[tuple[object, Any]]:
     async for row in note_rows(calls, "", place or None, expired=True):
-        yield row[0], legible(codec.note, row, f"note {row[0]!r}")
+        yield row[0], decode_or_raise(codec.note, row, f"note {row[0]!r}")
 
 
 async def note_rows(

@@ -22,7 +22,7 @@ from pollux.model import AT_THE_GATE, SCHEDULER_VERSION, FeedItem, Job, Note, No
 from pollux.store.backend import Look
 from pollux.store.clock_jumps import SLACK_MS, JumpGuard
 from pollux.store.contract import Advanced, Answer, Audit, Capabilities, Claimed, Feed, Pruning, RunAnswer, Settlement
-from pollux.store.decoding import UNREADABLE, HandedBack, LeasedRow, legible
+from pollux.store.decoding import UNREADABLE, HandedBack, LeasedRow, decode_or_raise
 from pollux.store.handle import StoreHandle, has_answer
 from pollux.store.job_cache import JobCache
 from pollux.store.redis import codec, verbs
@@ -273,7 +273,7 @@ class RedisBackend:
         reasons: dict[str, str] = {}
         for row in rows:
             try:
-                jobs[row[0]] = legible(self.job, codec.stored_job(row), f"job {row[0]!r}")
+                jobs[row[0]] = decode_or_raise(self.job, codec.stored_job(row), f"job {row[0]!r}")
             except StoreError as error:
                 reasons[row[0]] = str(error.__cause__)
         runs: list[Run] = []

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, cast
 from pollux.model import Job, Note, Run
 from pollux.store.backend import MovedAway, Page
 from pollux.store.contract import Audit
-from pollux.store.decoding import legible
+from pollux.store.decoding import decode_or_raise
 from pollux.store.relational import jobs, nodes, notes, records, runs
 from pollux.store.relational.rows import Row
 from pollux.store.relational.transaction import Transaction
@@ -49,6 +49,7 @@ def decoded_dump(page: Page, backend: DecodesRows) -> Page:
     """A page of a dump with records for its rows."""
     read: dict[str, Callable[[Row], Any]] = {"job": backend.job, "run": backend.run, "note": backend.note}
     records = [
-        (kind, legible(read[kind], row, f"{kind} {row[0]!r}") if kind in read else row) for kind, row in page.rows
+        (kind, decode_or_raise(read[kind], row, f"{kind} {row[0]!r}") if kind in read else row)
+        for kind, row in page.rows
     ]
     return Page(records, page.next)

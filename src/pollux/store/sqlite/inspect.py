@@ -35,7 +35,7 @@ from pollux.model import (
 )
 from pollux.model.leader_notes import ClockNote, clock_notes
 from pollux.store.contract import JobFilter
-from pollux.store.decoding import DUE_PAGE, BatchDecoder, illegible_stop
+from pollux.store.decoding import DUE_PAGE, BatchDecoder, unreadable_stop
 from pollux.store.job_cache import JobCache, JobDecoder
 from pollux.store.move_marks import MARKS, read_marks, seal_words
 from pollux.store.relational import jobs, nodes, notes, rows
@@ -151,7 +151,7 @@ def _look(tx: SqliteTransaction, url: str) -> DatabaseReport:
 
 
 def _due(tx: SqliteTransaction, found: list[Version]) -> list[Job]:
-    """As `due_as_far` has it: of those that can be read, in each version."""
+    """As `readable_due` has it: of those that can be read, in each version."""
     firsts: list[Job] = []
     for version in found:
         tx.version, reading = version.number, JobDecoder(JobCache().job)
@@ -171,9 +171,9 @@ def _waiting(tx: SqliteTransaction, found: list[Version]) -> int:
 
 
 def _stops(tx: SqliteTransaction) -> list[Note]:
-    """As `stops_as_far` has it: a stop that cannot be decoded is one all the same."""
+    """As `readable_stops` has it: a stop that cannot be decoded is one all the same."""
     reading = BatchDecoder("note", rows.note)
-    return [reading(row, key) or illegible_stop(key) for key, row in at_once(notes.notes(tx, STOP))]
+    return [reading(row, key) or unreadable_stop(key) for key, row in at_once(notes.notes(tx, STOP))]
 
 
 def _notes(tx: SqliteTransaction, prefix: str) -> list[Note]:
