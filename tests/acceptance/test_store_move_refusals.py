@@ -131,7 +131,7 @@ async def test_a_copy_that_is_not_what_was_carried_is_said():
     with pytest.raises(Conflict, match="two differs from one: other audit lines"):
         await moved(one, Forgetful(two))
     assert not (await marks_of(two)).origin.is_over
-    with pytest.raises(StoreRefused, match=r"is being moved to two, since .*complete that"):
+    with pytest.raises(StoreRefused, match=r"is being moved to two, since .*complete the move"):
         await Pollux(one).open()
     with pytest.raises(StoreRefused, match="is being filled from one"):
         await Pollux(two).open()

@@ -1,7 +1,7 @@
 """Listening sockets: TCP with its TLS certificate, the unix socket of a node, and the holder of a port in use.
 
-The unix socket is for its owner alone (0600): whoever can open it can read the files of the store anyway, so the
-credentials of the operating system are the authentication.
+Only the owner of the unix socket can open it (mode 0600), and the owner can read the files of the store anyway, so the
+peer credentials of the operating system are the authentication.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pollux.errors import InvalidInput
 from pollux.server.auth import Identity, Role
 
 BACKLOG = 1_024
-PATH_BYTES_MAX = 103  # of every system; Linux allows 107
+PATH_BYTES_MAX = 103  # limit on every system; Linux allows 107
 LOCALHOST = "localhost"
-LOOK_S = 10.0  # between two checks of the certificate files, while clients connect
+LOOK_S = 10.0  # interval of the checks of the certificate files, while clients connect
 HANDSHAKE_S = 10.0
 
 log = logging.getLogger("pollux")
@@ -64,12 +64,12 @@ def _inodes(port: int) -> Iterator[str]:
 def _holds(process: Path, sockets: set[str]) -> bool:
     try:
         return any(str(each.readlink()) in sockets for each in (process / "fd").iterdir())
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # the process ended, or belongs to another user
         return False
 
 
 def _process_name(process: Path) -> str:
-    """The program, and for one of ours the command; no arguments, which may be secret."""
+    """The program, and for `pollux` the command; no arguments, which may be secret."""
     try:
         words = (process / "cmdline").read_text("utf-8", "replace").split("\0")
         name = (process / "comm").read_text("utf-8", "replace").strip()
@@ -118,7 +118,7 @@ def _listen(family: int, address: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Is it reachable from this machine only?"""
+    """Whether the host is reachable from this machine only."""
     if host.lower() == "localhost":
         return True
     try:
@@ -140,14 +140,14 @@ def refuse_in_the_clear(host: str, *, has_tls: bool, behind_proxy: bool) -> None
 
 
 class UnixSocket:
-    """The unix socket of one node.  It replaces the file of a dead node, never that of a live one."""
+    """The unix socket of one node.  It replaces the file of a dead node, never the file of a live one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._mark: tuple[int, int] | None = None  # inode and device of our file
+        self._mark: tuple[int, int] | None = None  # inode and device of the file
 
     def listen(self) -> socket.socket | None:
-        """The listening socket, or None if another node has it.  `InvalidInput`: there can be none here."""
+        """The listening socket, or None if another node listens there.  `InvalidInput`: the path cannot be used."""
         name = os.fsencode(self.path)
         if len(name) > PATH_BYTES_MAX:
             raise InvalidInput(
@@ -167,8 +167,8 @@ class UnixSocket:
     def _put_there(self) -> socket.socket:
         """A listening socket, renamed over the file of a dead one.
 
-        Of two nodes that do so at once the later one has it, and the other notices at its next check.  Removing the
-        dead file first could remove that of the other node.
+        If two nodes do so at once, the later one has the path, and the other notices at its next check.  Removing the
+        dead file first could remove the file of the other node.
         """
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         made = self.path.with_name(f"{self.path.name}.{secrets.token_hex(1)}")
@@ -190,7 +190,7 @@ class UnixSocket:
         return listener
 
     def is_there(self) -> bool:
-        """Is the file at the path still ours?"""
+        """Whether the file at the path is still the one of this socket."""
         try:
             seen = self.path.lstat()
         except OSError:
@@ -198,7 +198,7 @@ class UnixSocket:
         return (seen.st_ino, seen.st_dev) == self._mark
 
     def _is_free(self) -> bool:
-        """Does no live node listen there?"""
+        """Whether no live node listens there."""
         try:
             seen = self.path.lstat()
         except FileNotFoundError:
@@ -210,11 +210,11 @@ class UnixSocket:
                 cure="use another path, or set it to false",
             )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(0)  # a live one with a full backlog answers EAGAIN
+            probe.settimeout(0)  # a live socket with a full backlog answers EAGAIN
             return probe.connect_ex(os.fsencode(self.path)) in (errno.ECONNREFUSED, errno.ENOENT)
 
     def remove(self) -> None:
-        """Remove the file if it is still ours."""
+        """Remove the file if it is still the one of this socket."""
         if self.is_there():
             with suppress(OSError):
                 self.path.unlink()
@@ -244,7 +244,7 @@ def _user_name(uid: int) -> str:
 
 
 class Certificate:
-    """A certificate and its key, in files that may be replaced while it runs."""
+    """A certificate and its key, in files that may be replaced while the server runs."""
 
     def __init__(self, cert: Path, key: Path) -> None:
         self._files = (cert, key)

@@ -1,12 +1,11 @@
-"""Primitives of a store: what a backend does itself, and `StoreHandle` builds the verbs of the contract on.
+"""Primitives of a store: the interface of a backend, on which `StoreHandle` builds the verbs of the contract.
 
-A backend orders, leases and fences.  It gets arguments that were checked, and never waits in a verb: `listen` gives a
-waiting call something to rest on between two looks.  Most verbs differ between backends only in how they are written
-down; they go by name through `read` and `write`.  Those that are called for every run or turn are primitives of their
-own.
+A backend orders, leases and fences.  Its arguments are checked already, and no primitive waits: `listen` returns the
+waiter on which a waiting call rests between two looks.  Most verbs are passed by name through `read` and `write`; those
+that are called for every run or turn are methods of their own.
 
-`now_ms` None means the store's own clock.  A write with `audit` writes its lines with the change, or neither.  A write
-with `unless_moved` raises `MovedAway` and changes nothing if the note `SEAL` is there.
+`now_ms` None means the store's own clock.  A write with `audit` writes its lines in the same transaction as the change.
+A write with `unless_moved` raises `MovedAway` and changes nothing if the note `SEAL` exists.
 """
 
 from __future__ import annotations
@@ -36,41 +35,41 @@ T = TypeVar("T")
 
 
 class MovedAway(StoreError):
-    """A change was refused: the store was moved elsewhere, or is being filled."""
+    """A change was refused: the store was moved, or a move is filling it."""
 
     def __init__(self) -> None:
         super().__init__("the store was moved")
 
 
 class Look(NamedTuple, Generic[T]):
-    """What one look found, when it pays to look again, and where the waiter goes on from."""
+    """Result of one look, the time of the next one, and the position from which the waiter continues."""
 
     found: T
-    again_ms: int | None = None  # in how many ms there may be more; None: not known
-    mark: Any = None  # the backend's own
+    again_ms: int | None = None  # ms until there may be more; None: unknown
+    mark: Any = None  # position in a format of the backend
 
 
 class Page(NamedTuple):
     """Rows, and the cursor of the next page."""
 
     rows: Sequence[Any]
-    next: Any  # a text, or the number of a line
+    next: Any  # a text, or the number of an audit line
 
 
 class BackendWaiter(Protocol):
-    """A waiting call between its looks."""
+    """Waiter of one call, used between its looks."""
 
     def begin(self) -> None:
-        """Before a look: what wakes from here on ends the next rest."""
+        """Called before a look: a wake-up from here on ends the next rest."""
         ...
 
     @property
     def is_over(self) -> bool:
-        """True once all waits were called back, or an owner was asked to stop a run."""
+        """True after `wake`, or after a cancel request for a leased run of this node."""
         ...
 
     async def rest(self, look: Look[Any], left_ms: float) -> Any | None:
-        """Rest until a wake-up, `look.again_ms` or `left_ms`; an answer that is not None ends the wait."""
+        """Rest until a wake-up, `look.again_ms` or `left_ms`.  A result that is not None is the answer of the call."""
         ...
 
 
@@ -90,20 +89,20 @@ class Backend(Protocol):
     async def close(self) -> None: ...
 
     def twin(self) -> Backend:
-        """For another thread and its loop; to be opened and closed by itself."""
+        """A backend for another thread and its loop; it is opened and closed separately."""
         ...
 
     def of_version(self, number: int) -> Backend:
-        """For another version on the same connections, open as long as this one is."""
+        """A backend for another version on the same connections, open while this one is open."""
         ...
 
     async def read(self, verb: str, *args: Any, now_ms: int | None = None) -> Any:
         """One of `READS`, by name.
 
-        Rows of jobs, runs and notes are answered as they are stored, and decoded by `job`, `run` and `note`: `due` a
+        Rows of jobs, runs and notes are returned as stored; `job`, `run` and `note` decode them.  `due` returns a
         list, `notes` a list of (key, row), `get_jobs` and `get_runs` a dict by id, `list_jobs` and `list_runs` a
-        `Page`.  The rest is answered as the contract has it; `read_log` a `Page` of lines in the order of the answer,
-        `dump` a `Page` of (kind, record).
+        `Page`, `read_log` a `Page` of lines in the order of the answer, `dump` a `Page` of (kind, record).  Other
+        verbs return the type of the contract.
         """
         ...
 
@@ -128,19 +127,19 @@ class Backend(Protocol):
         now_ms: int | None,
         unless_moved: bool,
     ) -> list[RunAnswer]:
-        """Payloads are not checked yet: a backend encodes them anyway, and refuses with `limits.written`."""
+        """Enqueue runs.  The backend checks the payloads when it encodes them (`limits.written`)."""
         ...
 
     async def claim(self, request: ClaimRequest, *, now_ms: int | None) -> Look[Claimed]: ...
 
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None) -> list[Answer]:
-        """Results are not checked yet, as in `enqueue`."""
+        """Record the ends of attempts.  The backend checks the results when it encodes them, as in `enqueue`."""
         ...
 
     async def prune(self, what: Pruning, *, audit: Audit | None, now_ms: int | None, unless_moved: bool) -> int: ...
 
     def listen(self, request: ClaimRequest | None, *, is_live: bool) -> AbstractContextManager[BackendWaiter]:
-        """A waiter for runs that `request` may claim, or for feed entries; `is_live`: time is the store's own."""
+        """A waiter for runs that `request` may claim, or (None) for feed entries; `is_live`: by the store's clock."""
         ...
 
     async def now(self) -> int: ...

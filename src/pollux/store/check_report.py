@@ -1,4 +1,4 @@
-"""The report of `check`, its findings and the rules that are the same for every store."""
+"""Report of `check`, its findings, and the rules that are the same for every store."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pollux.model.leader_notes import FEED, JOBS, SCHEDULES
 from pollux.store.move_marks import MARKS, read_marks
 from pollux.units import format_moment
 
-NOTED = (LEADER_NOTES, MARKS)  # what notes begin with that tell of what is not in order
-ENTRIES_ASIDE = f"{LEADER_NOTES}{FEED}:"  # what the notes begin with that a repair forgets: somebody has seen them
+NOTED = (LEADER_NOTES, MARKS)  # prefixes of notes that report problems
+ENTRIES_ASIDE = f"{LEADER_NOTES}{FEED}:"  # prefix of the notes that a repair deletes
 SHOWN_MAX = 5
 FOUND_MAX = 1_000  # of one rule: beyond that it is "at least"
 
-Report = Callable[[str, int, int], None]  # what is looked at, how far, of how many (0: unknown)
+Report = Callable[[str, int, int], None]  # progress: what is checked, how many so far, of how many (0: unknown)
 
 
 class CheckFinding(Struct, frozen=True):
-    """One rule that does not hold, with the first few that break it."""
+    """A violated rule, with the first few violations."""
 
     rule: str
     what: str
@@ -31,9 +31,9 @@ class CheckFinding(Struct, frozen=True):
 
 
 class CheckReport(Struct, frozen=True):
-    """What was looked at, and what is wrong with it."""
+    """What was checked, and the violated rules."""
 
-    path: str  # of the file, or the name of the server and what is ours on it
+    path: str  # the file, or the server with the prefix or schema of the store
     schema: int
     runs: int
     jobs: int
@@ -42,25 +42,25 @@ class CheckReport(Struct, frozen=True):
     findings: tuple[CheckFinding, ...]
 
 
-def check_ends(entry: Entry, told: int) -> None:
-    """Raise `ValueError` unless an entry of the feed holds as many ends as the number beside it tells."""
+def check_ends(entry: Entry, stored: int) -> None:
+    """Raise `ValueError` unless a feed entry has as many ends as are stored with it."""
     found = len(entry.ends) if isinstance(entry, Ended) else 0
-    if found != told:
-        raise ValueError(f"{told} ends are told, {found} are in it")
+    if found != stored:
+        raise ValueError(f"{stored} ends are told, {found} are in it")
 
 
 def finding(rule: str, what: str, found: Sequence[str], *, can_repair: bool = False) -> list[CheckFinding]:
-    """Nothing if nothing was found."""
+    """One finding, or none if nothing was found."""
     return [CheckFinding(rule, what, len(found), tuple(found[:SHOWN_MAX]), can_repair)] if found else []
 
 
 def noted_findings(notes: Sequence[Note]) -> list[CheckFinding]:
-    """What notes say of a store that is not in order."""
-    return _filled(notes) + _aside([note for note in notes if note.key.startswith(LEADER_NOTES)])
+    """Findings from the notes of a move and of the leader."""
+    return _filled(notes) + _unreadable([note for note in notes if note.key.startswith(LEADER_NOTES)])
 
 
 def _filled(notes: Sequence[Note]) -> list[CheckFinding]:
-    """A move has brought a part of what is to come."""
+    """Finding for a store that a move has filled only partly."""
     what = "a move fills this store, and it holds only a part"
     try:
         origin = read_marks([note for note in notes if note.key.startswith(MARKS)]).origin
@@ -71,8 +71,8 @@ def _filled(notes: Sequence[Note]) -> list[CheckFinding]:
     return finding("move", what, [f"from {origin.other}, since {format_moment(origin.began_ms)}: run that move again"])
 
 
-def _aside(notes: Iterable[Note]) -> list[CheckFinding]:
-    """What the leader could not read, as it told it itself; entries of the feed as they stood there."""
+def _unreadable(notes: Iterable[Note]) -> list[CheckFinding]:
+    """Jobs and feed entries that the leader could not read, from its own notes; entries with their raw text."""
     jobs, entries = list[str](), list[str]()
     for each in [each for each in unreadable_notes(notes) if each.kind != SCHEDULES]:
         for name, why in each.named.items():
@@ -85,9 +85,9 @@ def _aside(notes: Iterable[Note]) -> list[CheckFinding]:
 
 
 class AuditChainCheck:
-    """The audit log: numbered without a gap, each line with the hash over it and all before.
+    """Check of the audit log: numbers without a gap, and in each line the hash over it and all lines before.
 
-    The first line that is there is believed: older ones are pruned.
+    The first line is trusted, because older ones are pruned.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Detection of jumps of the wall clock, after which no lease is taken back for a while, so that live nodes renew first.
+"""Detection of forward jumps of the wall clock, after which leases are not reclaimed until live nodes have renewed.
 
 Leases end by the wall clock, because processes share it.  When it jumps forwards (a time server, a laptop that woke
 up), every lease seems to have ended at once although no node died.  Wall time and monotonic time are compared at
@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Protocol
 
 LEAP_MS = 1_000
-SLACK_MS = 2_000  # beside a third of the lease, at which its owner renews
+SLACK_MS = 2_000  # added to a third of the lease, at which its owner renews
 
 
 class ClockTimes(Protocol):
-    """The wall clock that leases end by, and monotonic time beside it."""
+    """The wall clock that leases end by, and monotonic time."""
 
     def now_ms(self) -> int: ...
 
@@ -23,7 +23,7 @@ class ClockTimes(Protocol):
 
 
 class JumpGuard:
-    """Ask it before taking leases back."""
+    """Decides whether leases may be reclaimed."""
 
     def __init__(self, clock: ClockTimes, grace_ms: int = 12_000) -> None:
         self._clock = clock
@@ -34,9 +34,9 @@ class JumpGuard:
         self.leaps = 0
 
     def hold_ms(self, lease_ms: int | None = None) -> int:
-        """For how long no lease may be taken back: 0 unless the clock has leapt forwards just now.
+        """How long no lease may be reclaimed: 0 unless the clock jumped forwards within the grace period.
 
-        With `lease_ms` the grace is a third of it and two seconds, else what was given at the start.
+        With `lease_ms` the grace period is a third of it and two seconds, else `grace_ms`.
         """
         wall, mono = self._clock.now_ms(), self._clock.mono_ms()
         leapt = (wall - self._wall_ms) - (mono - self._mono_ms)

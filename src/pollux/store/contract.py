@@ -1,38 +1,37 @@
 """Contract of the stores: the same on every backend.
 
 Storage is dumb: it orders, leases and fences, and checks the conditions that the caller states.  It decides
-nothing, logs nothing and reads no configuration.  Behaviour is written down in `pollux.testing.conformance`, and
-every store passes it.
+nothing, logs nothing and reads no configuration.  `pollux.testing.conformance` tests this behaviour; every store
+passes it.
 
 What holds for every verb:
 
-* **Atomic.**  A verb's effects on one item are all there or not at all; `advance` is one write as a whole.  What
-  the leader did not do itself enters the feed in the same write (`feed` says which entries there are).
-* **Durable.**  When a verb that writes has answered, its effects survive a crash of any of our processes (and, where
+* **Atomic.**  A verb applies all its effects on one item or none; `advance` is one write as a whole.  Changes that
+  the leader did not make itself enter the feed in the same write (`feed` lists the entries).
+* **Durable.**  Once a verb that writes has returned, its effects survive a crash of any Pollux process (and, where
   `capabilities.durable`, a power cut).
 * **Repeatable.**  The same call with the same ids and tokens may be sent again after a lost answer: it changes
   nothing more and answers `already` where it would have answered `ok`.
-* **On record.**  The lines of `audit` are written to the audit log with the change, or neither is (see `Audit`).  Their
-  numbers, hashes and counts are the store's.
-* **Moved.**  A handle that was told to (`StoreHandle.refuse_if_moved`) refuses every change that people and programs
-  ask for with `StoreMoved` once the note `SEAL` is there: it is read in the write itself.
+* **Audited.**  The lines of `audit` are written to the audit log in the same write as the change (see `Audit`).  The
+  store assigns their numbers, hashes and counts.
+* **Moved.**  After `StoreHandle.refuse_if_moved`, a handle refuses every change that people and programs ask for with
+  `StoreMoved` while the note `SEAL` exists.  The write itself checks the note.
 * **In order.**  Batches answer in the order of their items.
 * **Time.**  `now_ms` None means the store's own clock; tests pass their own.
-* **Waiting** ends at the bell, at what `look_again_ms` names, at `wake`, or after `wait_ms`, whichever is first.
+* **Waiting** ends at a wake-up, at the time `look_again_ms`, at `wake`, or after `wait_ms`, whichever is first.
   Wake-ups are hints and may be lost; polling stays correct.
-* **No room** (a full disk): `put_jobs`, `enqueue` and `load` raise `StoreFull` first, and nothing of them is there;
-  then `claim` and `advance`; all others as long as anything can be written, because they record what happened.
-* **What cannot be read** (somebody else wrote it, or a newer release): a verb that answers jobs, runs or notes raises
-  `Illegible`, which names all of them and has the answer without them; in `feed` such an entry is `Spoilt`.  A page
-  names what lies before its `next` and no more, so that page after page names each once.
-* **A run whose job is gone** can run no more: where it would become ready or held it is cancelled instead
+* **No room** (a full disk): `put_jobs`, `enqueue` and `load` are the first to raise `StoreFull`, and write nothing;
+  `claim` and `advance` are next; all others work as long as anything can be written, because they record what happened.
+* **Unreadable records** (written by another program, or by a newer release): a verb that answers jobs, runs or notes
+  raises `Illegible`, which names all of them and has the answer without them; in `feed` such an entry is `Spoilt`.  A
+  page names only those before its `next`, so consecutive pages name each one once.
+* **A run whose job was deleted** cannot run any more: where it would become ready or held it is cancelled instead
   ("its job was deleted").
-* **Versions.**  A handle serves one (`scheduler_version`).  A job is in one version, and its live runs with it (but for
-  one that outlived a deleted job, until the new one in its place is moved); each version has its own
-  lines, leases, due times, term and feed: `due`, `feed`, `advance`, `claim`, `counts`, `elect` and `resign` see that of
-  the handle alone, and `put_jobs` adds to it.  What names a job or a run by its id finds it
-  in whatever version it is, and writes to the feed of that version.  Ids, keys, notes, nodes, the audit log and what
-  is finished are over all versions.
+* **Versions.**  A handle serves one version (`scheduler_version`).  A job and its live runs are in one version (except
+  a run that outlived a deleted job, until a new job of that id is moved).  Each version has its own queues, leases, due
+  times, term and feed: `due`, `feed`, `advance`, `claim`, `counts`, `elect` and `resign` see only those of the handle's
+  version, and `put_jobs` adds to it.  Verbs that take the id of a job or a run find it in any version, and write to the
+  feed of that version.  Ids, keys, notes, nodes, the audit log and finished runs are shared by all versions.
 """
 
 from __future__ import annotations
@@ -117,19 +116,19 @@ __all__ = [
 
 
 class Joins(Protocol):
-    """What a store can besides if `capabilities.joins`."""
+    """Additional verbs of a store with `capabilities.joins`."""
 
     async def enqueue_in(
         self, connection: Any, runs: Sequence[Run], *, ready_max: int = READY_MAX, now_ms: int | None = None
     ) -> list[RunAnswer]:
-        """As `enqueue`, inside a transaction of the caller's own: the runs are there if and when it commits.
+        """As `enqueue`, inside the caller's own transaction: the runs exist if and when it commits.
 
-        A connection that does not lead to this store is refused with `InvalidInput`, and nothing is written.
+        A connection to another store is refused with `InvalidInput`, and nothing is written.
         """
         ...
 
     async def get_runs_in(self, connection: Any, ids: Sequence[str]) -> list[Run | None]:
-        """As `get_runs`, as that transaction sees them: with what it has written itself."""
+        """As `get_runs`, inside that transaction: its own writes are visible."""
         ...
 
 
@@ -149,19 +148,19 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything; calls still waiting end.  Closing twice is harmless."""
+        """Release all resources; calls that still wait end.  Closing twice is harmless."""
         ...
 
     def twin(self) -> Store:
-        """A handle on the same store for another thread and its loop; to be opened and closed by itself."""
+        """A handle on the same store for another thread and its loop; it is opened and closed separately."""
         ...
 
     def of_version(self, number: int) -> Store:
-        """A handle for another version on the same connections: open as long as this one is, in the same loop."""
+        """A handle for another version on the same connections: open while this one is open, in the same loop."""
         ...
 
     def refuse_if_moved(self, url: str | None) -> None:
-        """Whether changes raise `StoreMoved` from now on if the store was moved; `url` names it, without a password."""
+        """Make changes raise `StoreMoved` once the store is moved.  `url`: without a password; None: no check."""
         ...
 
     # jobs
@@ -172,25 +171,25 @@ class Store(Protocol):
         """Add or replace definitions.
 
         * ok: written, its revision one higher (1 for a new job); next due, last due and memory are kept.
-        * already: the stored definition is equal; nothing was written, the revision stands.
+        * already: the stored definition is equal; nothing was written, the revision is unchanged.
         * conflict: the job is in another version (it is never taken from there), `revision` is not the stored one,
           another source owns the id (the detail names both), or the stored release is newer than the put one.
-        * One `JobsPut` entry for all that were written, which tells how many were new.  A new job has no next due:
-          the leader gives it one.
-        * In the place of a deleted job: what of it is leased, in whatever version, comes along; nothing of it waits.
+        * One `JobsPut` entry for all that were written, with the number of new ones.  A new job has no next due: the
+          leader sets it.
+        * A new job with the id of a deleted one takes over its leased runs, from any version; it has no waiting runs.
         """
         ...
 
     async def delete_jobs(
         self, ids: Sequence[str], *, reason: str = "", audit: Audit | None = None, now_ms: int | None = None
     ) -> list[Answer]:
-        """Take jobs away: ok, or lost if there is none.
+        """Delete jobs: ok, or lost if there is no such job.
 
-        * Held and ready runs of theirs are cancelled in the same write, with one `Ended` entry; a leased one may end.
-          A store may end hundreds of them in parts, right after the job went; what a crash leaves can run no more, and
-          ends with the next `prune`, or before a job of the same id is added.
-        * One `JobsDeleted` entry.  Finished runs stay until pruned.  A later job of the same id starts at revision 1
-          more than the deleted one had, with its `last_due_ms` (no due fires twice by delete and add).
+        * Their held and ready runs are cancelled in the same write, with one `Ended` entry; a leased run may complete.
+          A store may cancel hundreds of them in parts, right after the job was deleted; runs that a crash leaves over
+          cannot run any more, and end with the next `prune`, or before a job of the same id is added.
+        * One `JobsDeleted` entry.  Finished runs stay until pruned.  A later job of the same id starts one revision
+          above the deleted one, with its `last_due_ms` (no due fires twice by delete and add).
         """
         ...
 
@@ -203,18 +202,18 @@ class Store(Protocol):
     async def move_jobs(
         self, ids: Sequence[str], to: int, *, audit: Audit | None = None, now_ms: int | None = None
     ) -> list[Answer]:
-        """Take jobs over into the version `to`: ok; already (it is there); lost (there is none).
+        """Move jobs to the version `to`: ok; already (the job is in that version); lost (there is no such job).
 
-        * The whole job goes: next due, last due, memory, and its live runs as they stand (held, ready, leased).  A
-          leased run's token stays good.  Its revision rises by one: what the old leader still plans of it is stale.
+        * The whole job moves: next due, last due, memory, and its live runs in their states (held, ready, leased).  A
+          leased run's token stays valid.  The job's revision rises by one: plans of the old leader for it are stale.
         * One `JobsMoved` entry in the feed of each version they left, one in that of the new one; there also one
-          `Arrived` for the held runs, and one `Ended` with the ends of these jobs that they have not learnt yet (what
-          is in an entry that the job's `memory.learnt` names, they have).
+          `Arrived` for the held runs, and one `Ended` with the ends that these jobs have not learnt yet (the ends of
+          an entry that the job's `memory.learnt` names are learnt).
         """
         ...
 
     async def due(self, *, after: tuple[int, str] | None = None, before_ms: int, limit: int) -> list[Job]:
-        """Enabled jobs with a next due below `before_ms`, by (next due, id), those after that pair."""
+        """Enabled jobs with a next due below `before_ms`, by (next due, id); only those after the pair `after`."""
         ...
 
     # plan
@@ -225,34 +224,34 @@ class Store(Protocol):
         Entries: `Ended` (settle, cancel, delete_jobs, and claim for every lease it found lost), `JobsPut`,
         `JobsDeleted`, `JobsMoved`, `Arrived` (enqueue or follow-up of a gated run, RetryAt and Hold of a settle, revive
         of a gated run, move_jobs), `NotesChanged` (put_notes, enqueue, settle; not advance, and not expiry) in all
-        versions, `NodeSeen` (beat) in those that the node serves.  `Spoilt` stands for one that cannot be read; it is
-        consumed like any other.
+        versions, `NodeSeen` (beat) in those that the node serves.  `Spoilt` replaces an entry that cannot be read; it
+        is consumed like any other.
         """
         ...
 
     async def advance(self, term: int, plan: Plan, *, now_ms: int | None = None) -> Advanced:
-        """Write a plan whole, if `term` is the current term; else `fenced` and nothing.
+        """Write the whole plan, if `term` is the current term; else answer `fenced` and write nothing.
 
-        * Consumed entries vanish; unknown ids are ignored.  One stays if an update is stale whose `memory.learnt` names
-          it: no end leaves the feed before its job has learnt it.  If one of them was `spoilt`, what is left of the
-          feed is counted anew: somebody may have put it there by hand.
+        * Consumed entries are removed; unknown ids are ignored.  An entry stays if a stale update names it in its
+          `memory.learnt`: no end leaves the feed before its job has learnt it.  If a consumed entry was `spoilt`, the
+          remaining feed is counted anew: the entry may not have been written by a store.
         * A firing is accepted if the job's revision is the given one (else stale) and `run.due_ms > last_due_ms`
           (equal or less: already).  If `last_due_ms` lies more than 5 s in the store's future (the clock came back)
           it is accepted when no run of that id is live or finished.  Accepted, the job's last due becomes the run's due
           and its next due the firing's.  Overlap: see `Firing`.  A firing whose run id is live or finished is already.
         * An unread firing (see `Firing`) makes the run's due the job's next due and changes nothing else; later firings
-          of the job in the same plan are unread, too.  Unread are the ends in entries of this version's feed that the
-          plan neither consumes nor has `read`; of a long feed the latest are looked at, entry by entry until
-          `UNREAD_MAX` ends were seen.
-        * A release of a held run makes it ready, visible now or at its `visible_ms` if later; of any other: nothing.
-          Those that are to begin alone (see `Release`) come last, in their order; one that is not alone stays held,
-          with the reason `PREVIOUS_RUN`, and is named in `waiting`.
+          of the job in the same plan are unread, too.  Unread ends are those in entries of this version's feed that
+          the plan neither consumes nor has in `read`; in a long feed the newest entries are searched, one by one,
+          until `UNREAD_MAX` ends were seen.
+        * A release of a held run makes it ready, visible now or at its `visible_ms` if later; of any other run: no
+          effect.  Releases with `alone` (see `Release`) are applied last, in their order; a run that may not begin
+          stays held, with the reason `PREVIOUS_RUN`, and is named in `waiting`.
         * An `Earlier` brings the visible time of a held or ready run forward, before anything is released.
-        * A holding of a held run writes its reason.  A cancel order works as `cancel`, but enters no feed entry
-          for runs that were waiting.
+        * A holding of a held run writes its reason.  A cancel order works as `cancel`, but writes no feed entry
+          for waiting runs.
         * An update is applied if the revision is the given one (else stale).
-        * Notes as `put_notes`, without a feed entry; one that conflicts is left out.
-        * Runs that are in another version are left alone.
+        * Notes as in `put_notes`, without a feed entry; one that conflicts is skipped.
+        * Runs of another version are not changed.
         """
         ...
 
@@ -271,11 +270,11 @@ class Store(Protocol):
         """Accept runs: ok; already (the id is live or finished, or twice in the batch); conflict (its key is live;
         the detail names the holder); stale (no such job); full (`ready_max` runs wait, ready or held).
 
-        `unless_live`: only where no run of its job overlaps (see `Run.overlaps_at`), and one of them at a time, however
-        many call at once; else overlapped, and the detail names one that does.
+        `unless_live`: a run is accepted only if no live run of its job overlaps (see `Run.overlaps_at`), also among
+        concurrent calls; else overlapped, and the detail names one that does.
 
-        `RunsAlike` are taken as a list of the same runs is, and cheaper.  A held (gated) run gives one `Arrived` entry
-        for all.  Notes are written if at least one run was accepted.
+        `RunsAlike` have the effect of a list of the same runs, at a lower cost.  All held (gated) runs of a call give
+        one `Arrived` entry.  Notes are written if at least one run was accepted.
         """
         ...
 
@@ -294,15 +293,15 @@ class Store(Protocol):
     ) -> Claimed:
         """Lease up to `limit` ready runs to `node`, with their jobs.
 
-        * Distinct among any number of claimers; none only if there is none.
+        * Concurrent claims get distinct runs; the answer is empty only if no run is ready.
         * Order: priority `first`, `first`+1, ... 3, then the higher ones 1 ... `first`-1; inside a priority by when the
-          run became visible.  Never a run whose `visible_ms` lies ahead.
+          run became visible.  Never a run whose `visible_ms` is in the future.
         * Each delivery raises the fence by one, the run's token becomes `<token>:<fence>`, and its progress is empty.
         * A lease that ended counts as ready again: `lease_losses` + 1, and kept in `tried`; at `losses_max` the run is
           dead instead, and one with a cancel request is cancelled; each gives an end in one `Ended` entry (`ran`
-          false).  A lease that ends later than now + its own length (the clock came back) is cut to that length, and a
-          run that was visible before the clock came back (or was fired: that is due by its maker's word) stays so.
-        * The same token again, on a handle that is still open, gives the same runs as far as their leases still stand.
+          false).  A lease that ends later than now + its own length (the clock was set back) is cut to that length, and
+          a run that was visible or was fired before the clock was set back stays visible.
+        * The same token again, on the same open handle, answers those of the same runs whose leases are still valid.
         * full (and no run) if more than `feed_max` ends are unread.
         """
         ...
@@ -310,26 +309,26 @@ class Store(Protocol):
     async def renew(self, renewals: Sequence[Renewal], *, lease_ms: int, now_ms: int | None = None) -> list[Renewed]:
         """Extend leases to now + `lease_ms`; lost (and nothing changes) if the token is not the run's current one.
 
-        A progress that is not empty becomes the run's; of a longer one the first `PROGRESS_CHARS_MAX` characters.
+        A progress that is not empty becomes the run's, cut to `PROGRESS_CHARS_MAX` characters.
         """
         ...
 
     async def settle(self, settlements: Sequence[Settlement], *, now_ms: int | None = None) -> list[Answer]:
         """Record the ends of attempts; the token decides, not the clock.
 
-        * ok: verdict, outcome, follow-ups, notes and feed entry are there.  already: the same token settled it before.
-          lost: the token is not the current one; nothing of this settlement is there.
-        * Done, Dead, Cancelled: the run leaves the live runs and becomes a finished one, its key is free.
+        * ok: verdict, outcome, follow-ups, notes and feed entry are written.  already: the same token settled it
+          before.  lost: the token is not the current one; nothing of this settlement is written.
+        * Done, Dead, Cancelled: the live run becomes a finished one, its key is free.
           RetryAt: attempt + 1, ready at that time (gated: held, `Arrived`), and the attempt's error is kept in `tried`
           with its traceback (the latest `TRIED_MAX`, each error of at most `TRIED_CHARS_MAX` characters).  Back: ready
           now, or at its `at_ms` if that is later.  Hold: held with that reason, `Arrived`.  Back and Hold charge
           nothing and keep the outcome fields as they were.
-        * An outcome that `crashed` adds one to the run's `crashes`, unless the run goes back by Back or Hold.
+        * An outcome that `crashed` adds one to the run's `crashes`, except with Back or Hold.
         * A cancel request turns RetryAt, Back and Hold into cancelled.
-        * Dead with `sole` takes the place of the job's earlier dead letters of its schedule and counts on in `deaths`;
-          Done with `clears` clears them.  They are history from then on: done and failed, with their error, where they
-          ended.  Those of runs that somebody asked for stay.
-        * Follow-ups are accepted as by `enqueue`, silently where they are there already.
+        * Dead with `sole` replaces the job's earlier dead letters of its schedule and adds their number to `deaths`;
+          Done with `clears` clears them.  They become history: done and failed, with their error, at the time of their
+          end.  Dead letters of runs that were not made by the schedule stay.
+        * Follow-ups are accepted as by `enqueue`; one that exists already is skipped.
         * A progress that is not empty becomes the run's, as in `renew`.
         * One `Ended` entry for all that were accepted in the call, in order, and one `Arrived` where needed.
         """
@@ -344,28 +343,28 @@ class Store(Protocol):
         audit: Audit | None = None,
         now_ms: int | None = None,
     ) -> list[RunAnswer]:
-        """Held and ready runs are cancelled at once (ok).  For a leased one a request is left beside the lease (ok):
-        the owner is rung and reads it in `renew`; if the lease ends first, the run is cancelled.  lost: not live.
-        `job_id`: all its live runs, too, each once.  One `Ended` entry for those that ended; a store may take hundreds
-        of a job in parts, each with its own entry: then the first that does anything has the lines, and counts all
-        that are live in that moment.
+        """Cancel held and ready runs at once (ok).  A leased run gets a cancel request (ok): its owner is woken and
+        reads the request in `renew`; if the lease ends first, the run is cancelled.  lost: the run is not live.
+        `job_id`: also all live runs of that job, each once.  One `Ended` entry for the runs that ended; a store may
+        cancel hundreds of a job in parts, each with its own entry: then the audit lines are written with the first
+        part that changes anything, and count all runs that are live at that moment.
         """
         ...
 
     async def revive(
         self, run_ids: Sequence[str], *, audit: Audit | None = None, now_ms: int | None = None
     ) -> list[RunAnswer]:
-        """Dead letters run again: ready now (gated: held, `Arrived`), all counters but the fence at zero; what was
-        tried before stays on record.
+        """Make dead letters run again: ready now (gated: held, `Arrived`), with all counters but the fence at zero;
+        `tried` keeps the earlier attempts.
 
-        conflict: its key is live; stale: its job is gone; lost: it is not dead.
+        conflict: its key is live; stale: its job was deleted; lost: the run is not dead.
         """
         ...
 
     async def list_runs(self, where: RunFilter | None = None, *, after: str | None = None, limit: int = 100) -> RunPage:
         """Runs, live ones first (by due time, then id), then finished ones (newest first), a page at a time.
 
-        A cursor that no page answered is refused with `InvalidInput`.
+        A cursor that is not from an earlier page is refused with `InvalidInput`.
         """
         ...
 
@@ -374,39 +373,40 @@ class Store(Protocol):
         ...
 
     async def now(self) -> int:
-        """The store's own clock.  Whoever has a run come after a delay, or a note end, counts from it.
+        """The store's own clock.  Delays of runs and expiry times of notes count from it.
 
-        Where it is a server's: never ahead of it, and behind it by a few milliseconds.
+        For a server's clock the answer is never ahead of it, and a few milliseconds behind it.
         """
         ...
 
     async def counts(self, *, all_versions: bool = False) -> Counts:
-        """Of this version, or over all that there are; dead letters are counted over all."""
+        """Counts of this version, or of all versions; dead letters are always counted over all versions."""
         ...
 
     async def lines(self, *, before: str | None = None, now_ms: int | None = None) -> tuple[QueueDepth, ...]:
-        """What could be claimed now, by priority from 1 to 3; what waits for its time does not count.
+        """Depths of the queues: runs that can be claimed now, by priority from 1 to 3; runs that are not yet visible do
+        not count.
 
-        Exact to 10,000 of a line; beyond it at least one more.
+        Exact up to 10,000 a queue; above that the answer is at least one more.
 
-        `before`, the id of a ready run: only what is claimed ahead of it counts, of its priority and of higher ones,
-        exact to `AHEAD_MAX`; beyond it at least one more.  Nothing is ahead of a run that is not ready.
+        `before`, the id of a ready run: counts only runs that are claimed ahead of it, of its priority and of higher
+        ones, exact up to `AHEAD_MAX`; above that at least one more.  Nothing is ahead of a run that is not ready.
         """
         ...
 
     async def problems(self) -> tuple[str, ...]:
-        """What is wrong with the place of the store now: a full disk, a server that forgets keys.
+        """Current problems of the storage: a full disk, a server that evicts keys.
 
-        Each says what follows, and after its last `; ` the cure; none if all is well.
+        Each text states the consequence, and after its last `; ` the cure; empty if there are none.
         """
         ...
 
     async def prune(self, what: Pruning, *, audit: Audit | None = None, now_ms: int | None = None) -> int:
-        """Remove finished runs, ended once-jobs and old audit lines as told; answers how many went.
-        `audit` goes with `ids` or with `version`, and with nothing else (`InvalidInput`).
+        """Remove finished runs, ended once-jobs and old audit lines as given in `what`; answers how many were removed.
+        `audit` is accepted with `ids` or with `version`, and with nothing else (`InvalidInput`).
 
-        Live runs are never touched, but for those that a delete or a move which was cut off has left: they end, or
-        come along, and count.
+        Live runs are never touched, except those left over by an interrupted delete or move: they end, or are moved,
+        and are counted.
         A once-job ended with its last run; one whose run was cancelled before it began ended when it was due.
         """
         ...
@@ -416,73 +416,73 @@ class Store(Protocol):
     async def put_notes(
         self, puts: Sequence[NotePut], *, audit: Audit | None = None, now_ms: int | None = None
     ) -> list[Answer]:
-        """Write notes by compare-and-set: ok; conflict; already (over whatever is there, and the same is there), and
-        then nothing is written.  One `NotesChanged` entry for all that were written.
+        """Write notes by compare-and-set: ok; conflict; already: no revision was given and the stored note is equal
+        (nothing is written).  One `NotesChanged` entry for all that were written.
         """
         ...
 
     async def notes(self, prefix: str = "", *, now_ms: int | None = None) -> list[Note]:
-        """Notes whose key begins so, by key; expired ones are not there."""
+        """Notes whose key begins with `prefix`, by key, without expired ones."""
         ...
 
     # nodes and terms
 
     async def beat(self, node: Node, *, ttl_ms: int, now_ms: int | None = None) -> None:
-        """Record that a node lives, for `ttl_ms`; with 0 it leaves, and its leases stand until they end.
+        """Record that a node is alive for `ttl_ms`; 0 removes the node, and its leases stay valid until they end.
 
-        The first beat, and one with other handlers, enters the feed.
+        The first beat of a node, and one with other handlers, enters the feed.
         """
         ...
 
     async def nodes(self, *, now_ms: int | None = None) -> list[Node]:
-        """The living, by id."""
+        """The live nodes, by id."""
         ...
 
     async def elect(self, node_id: str, *, ttl_ms: int, now_ms: int | None = None) -> Term:
-        """Take or renew the leadership; answers the term that stands.  Terms only rise, also over resignations
-        and versions that were pruned.
+        """Take or renew the leadership; answers the current term.  Term numbers only rise, also after resignations
+        and after versions were pruned.
         """
         ...
 
     async def resign(self, node_id: str, *, term: int, now_ms: int | None = None) -> None:
-        """Give the term up, if it is still ours; the next `elect` wins at once, with a higher number."""
+        """Resign, if `node_id` still holds `term`; the next `elect` wins at once, with a higher number."""
         ...
 
     # versions
 
     async def versions(self, *, now_ms: int | None = None) -> list[Version]:
-        """Those that are there, by number: a job was put, loaded or moved there, a node beat or was elected there, and
-        it was not pruned since.
+        """The existing versions, by number: a job was put, loaded or moved there, a node beat or was elected there, and
+        the version was not pruned since.
         """
         ...
 
     # wake-ups
 
     async def wake(self) -> None:
-        """Ring the bell: every wait on this store, in every process, ends now."""
+        """End every wait on this store, in every process, now."""
         ...
 
     # records
 
     async def log(self, lines: Sequence[AuditLine]) -> None:
-        """Append to the audit log; `seq` and `chain` are given by the store."""
+        """Append to the audit log; the store assigns `seq` and `chain`."""
         ...
 
     async def read_log(self, *, after: int = 0, limit: int = 100, newest: bool = False) -> LogPage:
-        """A page of the audit log, its lines oldest first: those after a number, from the oldest on.
+        """A page of the audit log, its lines oldest first: the first lines after the number `after`.
 
-        `newest`: from the other end, the last lines, or the last before the number `after` if that is not 0.
+        `newest`: the last lines, or the last before the number `after` if that is not 0.
         """
         ...
 
     async def dump(self, *, after: str | None = None, limit: int = PAGE_MAX) -> DumpPage:
-        """Everything, a page at a time, in an order that can be loaded; also what is remembered of deleted jobs."""
+        """All records, a page at a time, in an order that can be loaded; includes the tombstones of deleted jobs."""
         ...
 
     async def load(self, records: Sequence[tuple[str, Any]]) -> int:
-        """Write dumped records where there are none of the same id; leases are void (ready, uncharged), terms rise.
+        """Write dumped records whose id does not exist; leased runs become ready (uncharged), terms only rise.
 
-        The leader is told of new jobs, held runs and notes as by `put_jobs`, `enqueue` and `put_notes`.
+        New jobs, held runs and notes enter the feed as by `put_jobs`, `enqueue` and `put_notes`.
         Answers how many were new; loading a page twice changes nothing.
         """
         ...

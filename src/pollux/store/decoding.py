@@ -1,7 +1,7 @@
-"""Decoding of stored records, and what follows from one that cannot be decoded.
+"""Decoding of stored records, and the handling of unreadable ones.
 
-A call that reads many records skips such a one and reports it at its end, with the rest in the same exception
-(`Illegible`): the leader continues with the rest, every other caller gets an error.
+A call that reads many records skips an unreadable one, and raises `Illegible` at its end, which has the names of the
+unreadable records and the rest of the answer: the leader continues with the rest, other callers get an error.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, ValueError)  # what 
 CONTENT_UNREADABLE = "what it says cannot be read"
 WHY_CHARS_MAX = 300
 TEXT_CHARS_MAX = 600
-DUE_PAGE = 500  # due jobs that are read where the first ones cannot be decoded
+DUE_PAGE = 500  # due jobs that are read if one of the first is unreadable
 T = TypeVar("T")
 Read = TypeVar("Read")
 Answered = TypeVar("Answered")
 
 
 def decode_or_raise(read: Callable[[Read], T], written: Read, what: str) -> T:
-    """The decoded record; an error names it by `what`, its kind and name."""
+    """The decoded record; a `StoreError` names it by `what`, its kind and name."""
     try:
         return read(written)
     except UNREADABLE as error:
@@ -40,7 +40,7 @@ def unreadable(what: str, error: Exception) -> StoreError:
 
 
 class BatchDecoder(Generic[Read, T]):
-    """The records of one call: those that cannot be decoded are left out and reported with its answer."""
+    """Decoder of the records of one call: unreadable ones are skipped, and reported with the answer."""
 
     def __init__(self, kind: str, read: Callable[[Read], T]) -> None:
         self._kind, self._read = kind, read
@@ -55,19 +55,19 @@ class BatchDecoder(Generic[Read, T]):
             return None
 
     def report(self, error: Exception, name: str, version: int | None = None, due_ms: int | None = None) -> None:
-        """Report one that could not be decoded with the answer."""
+        """Add an unreadable record to the report."""
         self._cause = self._cause or error
         self._unreadable.append(Unreadable(name, why(error), version, due_ms))
 
     def answer(self, rest: Answered) -> Answered:
-        """The answer, if all of it was decoded; else `Illegible` with the rest."""
+        """The answer, if all records were decoded; else raise `Illegible` with the rest."""
         if self._unreadable:
             raise Illegible(self._kind, self._unreadable, rest) from self._cause
         return rest
 
 
 async def readable_part(answer: Awaitable[T]) -> tuple[T, tuple[Unreadable, ...]]:
-    """The decoded part of an answer, and the rest."""
+    """The decoded part of an answer, and its unreadable records."""
     try:
         return await answer, ()
     except Illegible as error:
@@ -76,7 +76,7 @@ async def readable_part(answer: Awaitable[T]) -> tuple[T, tuple[Unreadable, ...]
 
 
 async def readable_stops(answer: Awaitable[list[Note]]) -> tuple[list[Note], tuple[Unreadable, ...]]:
-    """Notes as `readable_part` returns them; a pause that cannot be decoded holds all the same."""
+    """As `readable_part` for notes; an unreadable pause stays in effect, as a note without its reason."""
     notes, unreadable = await readable_part(answer)
     stops = [unreadable_stop(each.name) for each in unreadable if each.name.startswith(STOP)]
     return [*notes, *stops], unreadable
@@ -93,7 +93,7 @@ class DueJobs(Protocol):
 
 
 async def readable_due(store: DueJobs, *, before_ms: int, limit: int) -> list[Job]:
-    """The most overdue jobs that can be decoded; one that cannot is not fired, and would hide those after it."""
+    """The most overdue readable jobs.  Unreadable ones are never fired, and would otherwise fill the first page."""
     jobs, unreadable = await readable_part(store.due(before_ms=before_ms, limit=limit))
     if unreadable:
         jobs, _ = await readable_part(store.due(before_ms=before_ms, limit=max(limit, DUE_PAGE)))
@@ -101,7 +101,7 @@ async def readable_due(store: DueJobs, *, before_ms: int, limit: int) -> list[Jo
 
 
 def why(error: Exception) -> str:
-    """The reason as text that can be stored."""
+    """The error as text that can be stored."""
     return _storable(str(error) or type(error).__name__)[:WHY_CHARS_MAX]
 
 
@@ -116,10 +116,10 @@ def _storable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-REST_MS = 1_000  # after the first delivery; doubled by each one more
+REST_MS = 1_000  # after the first delivery; doubled with each further one
 REST_MAX_MS = 60_000
-REPORT_AGAIN_MS = 60_000  # of one job
-REPORTED_MAX = 10_000  # jobs that are remembered as reported; beyond it all may be reported again
+REPORT_AGAIN_MS = 60_000  # between two reports of one job
+REPORTED_MAX = 10_000  # jobs that are kept as reported; the full set is cleared
 _log = logging.getLogger("pollux.store")
 
 
@@ -131,7 +131,7 @@ class LeasedRow(NamedTuple):
 
 
 class HandedBack:
-    """Runs that a handle hands back because it cannot decode their job, and the log line about each job."""
+    """Returns runs whose job this handle cannot decode, and logs each such job."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -140,12 +140,13 @@ class HandedBack:
     def settlements(
         self, leased: Sequence[LeasedRow], reasons: Mapping[str, str], node: str, now_ms: int
     ) -> list[Settlement]:
-        """The settlements that hand them back, uncharged, with the reason as their progress; `reasons` are by job."""
+        """Settlements that return the runs, uncharged, with the reason as their progress; `reasons` are by job id."""
         for job_id in {each.job_id: None for each in leased}:
             self._report(job_id, reasons[job_id])
-        words = f"node {node} cannot read its job; another one may"
+        progress = f"node {node} cannot read its job; another one may"
         return [
-            Settlement(each.run_id, each.token, Back(now_ms + rest_ms(each.fence)), progress=words) for each in leased
+            Settlement(each.run_id, each.token, Back(now_ms + rest_ms(each.fence)), progress=progress)
+            for each in leased
         ]
 
     def _report(self, job_id: str, reason: str) -> None:
@@ -166,5 +167,5 @@ class HandedBack:
 
 
 def rest_ms(fence: int) -> int:
-    """Rest of a run before it can be claimed again, by its number of deliveries."""
+    """Delay until a run can be claimed again, by its number of deliveries."""
     return min(REST_MS << min(fence - 1, 9), REST_MAX_MS)

@@ -1,4 +1,4 @@
-"""Dump records: decoding, and the feed entries that tell the leader of what was loaded; the same for every store."""
+"""Dump records: decoding, and the feed entries for loaded records; the same for every store."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from pollux.model import (
     chained,
 )
 
-COUNTED = frozenset({"term", "run", "log", "tomb"})  # kinds whose places are numbers
+COUNTED = frozenset({"term", "run", "log", "tomb"})  # kinds whose cursors are numbers
 
 
 class TermRecord(Struct, frozen=True, omit_defaults=True):
-    """How far the terms of a version have come."""
+    """The last term number of a version."""
 
     number: int
     scheduler_version: int = SCHEDULER_VERSION
 
 
 class Tombstone(Struct, frozen=True, omit_defaults=True):
-    """What is remembered of a deleted job, and of a once-job that was pruned: in its place nothing fires again."""
+    """Revision and last due of a deleted job or a pruned once-job, so that a new job of its id repeats no firing."""
 
     id: str
     revision: int
@@ -46,7 +46,7 @@ Record = Job | Run | Note | AuditLine | TermRecord | Tombstone
 
 
 def next_lines(lines: Sequence[AuditLine], seq: int, chain: str) -> list[AuditLine]:
-    """Lines with their numbers and hashes, after the last that stands."""
+    """The lines with their numbers and hashes, continuing after line `seq` with the hash `chain`."""
     added = []
     for line in lines:
         seq += 1
@@ -76,7 +76,7 @@ def read_record(kind: str, data: Any) -> Record:
 
 
 def dump_place(after: str | None, kinds: Sequence[str]) -> tuple[str, str]:
-    """The kind and place that a cursor of a dump names: `<kind> <place>`; both empty at the beginning."""
+    """Kind and place of a dump cursor, `<kind> <place>`; both empty at the beginning."""
     kind, _, place = (after or "").partition(" ")
     is_number = place.isascii() and place.isdecimal()
     if not after or (kind in kinds and (is_number or (place and kind not in COUNTED))):
@@ -85,9 +85,9 @@ def dump_place(after: str | None, kinds: Sequence[str]) -> tuple[str, str]:
 
 
 def entries_of(new: Sequence[Record]) -> Iterator[tuple[int | None, Entry]]:
-    """A leader at work is told what came: nothing of it stands in what it has read before.
+    """Feed entries for loaded records, so that a running leader reads them, each with its version.
 
-    With the version whose leader it is; None: the leaders of all versions.
+    The version None stands for all versions.
     """
     jobs: dict[int, list[str]] = {}
     held: dict[int, list[str]] = {}

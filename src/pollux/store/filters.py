@@ -46,7 +46,7 @@ def run_filter(where: RunFilter) -> Callable[[Run], bool]:
 
 
 def run_place(after: str | None) -> tuple[tuple[int, str] | None, int | None]:
-    """What a cursor names: the pair (due, id) that live runs come after, or the number that finished ones stand below.
+    """The position of a cursor: the pair (due, id) before the next live run, or the number above the next finished one.
 
     Cursors are `live:<due>:<id>` and `past:<number>` of the last run of a page.
     """

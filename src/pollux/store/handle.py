@@ -292,7 +292,7 @@ class StoreHandle:
         return await self._call("problems", self.backend.problems())
 
     async def prune(self, what: Pruning, *, audit: Audit | None = None, now_ms: int | None = None) -> int:
-        check_pruning(what, is_told=audit is not None)
+        check_pruning(what, has_audit=audit is not None)
         # What only got old is the leader's to remove, and that ends with its term.
         unless_moved = self._moved_url is not None and bool(what.ids or what.version)
         return await self._call(

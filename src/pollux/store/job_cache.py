@@ -19,7 +19,7 @@ _NO_MEMORY = Memory()
 
 
 class JobCache:
-    """Jobs as they were last read: a definition is decoded once per revision, an unchanged job not at all."""
+    """Jobs as last read: a definition is decoded once per revision, an unchanged job not at all."""
 
     def __init__(self, size_max: int = 10_000) -> None:
         self._size_max = size_max
@@ -36,7 +36,7 @@ class JobCache:
         return self._keep(row, _current(_decode_job(row[5]), row))
 
     def revision(self, job_id: str) -> int | None:
-        """Of a job as it was last read."""
+        """The revision of a job as last read."""
         known = self._read.get(job_id)
         return None if known is None else known[0][1]
 
@@ -48,7 +48,7 @@ class JobCache:
 
 
 class JobDecoder(BatchDecoder[Row, Job]):
-    """The jobs of one call; those that cannot be decoded are reported with its answer."""
+    """Decoder of the jobs of one call; unreadable ones are reported with its answer."""
 
     def __init__(self, read: Callable[[Row], Job]) -> None:
         super().__init__("job", read)

@@ -1,7 +1,7 @@
-"""Limits and checks of arguments, the same on every store, made before anything is written.
+"""Limits and checks of arguments, the same on every store, applied before anything is written.
 
-Values of users are stored as plain JSON on every store: a value comes out as it went in after one round trip through
-JSON, and shares no object with the caller.  What is too big or cannot be encoded is refused as a whole.
+Users' values are stored as plain JSON on every store: a stored value equals the original after one round trip through
+JSON, and shares no object with the caller.  A value that is too big or cannot be encoded is refused as a whole.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from pollux.model import (
 from pollux.store.contract import BATCH_MAX, PAGE_MAX, PAYLOAD_BYTES_MAX, RESULT_BYTES_MAX, JobPut, Pruning, Settlement
 from pollux.store.values import PRIORITIES
 
-LINE_MAX = 10_000  # beyond it nobody counts a line; asked often
+LINE_MAX = 10_000  # a queue is counted up to here, because its depth is read often
 _MADE = frozenset({RunState.READY, RunState.HELD})
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
 class StoredJob(Protocol):
-    """As much of a job that is there as a put is judged by."""
+    """The fields of a stored job that a put is checked against."""
 
     @property
     def revision(self) -> int: ...
@@ -48,12 +48,12 @@ class StoredJob(Protocol):
 
 
 def counted_max(before: str | None) -> int:
-    """Up to which number a line is counted exactly: see `Store.lines`."""
+    """The number up to which a queue is counted exactly: see `Store.lines`."""
     return LINE_MAX if before is None else AHEAD_MAX
 
 
 def plain(value: Any, *, bytes_max: int, what: str) -> Any:
-    """The value after one way through JSON; refused if it cannot go that way or is too big."""
+    """The value after a round trip through JSON; refused if it cannot be encoded or is too big."""
     try:
         data = _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -67,14 +67,14 @@ def plain(value: Any, *, bytes_max: int, what: str) -> Any:
 
 
 def written(value: Any, bytes_max: int, what: str, whose: str) -> bytes:
-    """As JSON; refused in the same words if it cannot be written so, or is too big."""
+    """The value as JSON; refused with the error of `plain` if it cannot be encoded or is too big."""
     try:
         data = _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         data = None
     if data is None or len(data) > bytes_max:
         plain(value, bytes_max=bytes_max, what=f"{what} {whose!r}")
-        raise AssertionError("it was refused just now")
+        raise AssertionError("plain() refuses such a value")
     return data
 
 
@@ -85,10 +85,10 @@ def check_batch(items: Sized, what: str, *, at_most: int = BATCH_MAX) -> None:
         )
 
 
-def check_pruning(what: Pruning, *, is_told: bool) -> None:
-    """`is_told`: a line goes along; it can name runs, and is not for what only got old."""
+def check_pruning(what: Pruning, *, has_audit: bool) -> None:
+    """Audit lines are accepted with the ids of runs or with a version, not with pruning by age."""
     check_batch(what.ids, "runs")
-    if is_told and what not in (Pruning(ids=what.ids, limit=what.limit), Pruning(version=what.version)):
+    if has_audit and what not in (Pruning(ids=what.ids, limit=what.limit), Pruning(version=what.version)):
         raise InvalidInput(
             "a line of the audit log goes with the ids of runs or with a version alone",
             cure="prune by age in a call of its own",
@@ -98,7 +98,7 @@ def check_pruning(what: Pruning, *, is_told: bool) -> None:
 
 
 def check_page(limit: int) -> int:
-    """How many rows a page may have: at least one, at most `PAGE_MAX`."""
+    """The number of rows of a page: at least one, at most `PAGE_MAX`."""
     if limit < 1:
         raise InvalidInput(f"a page of {limit} rows", cure=f"ask for 1 to {PAGE_MAX:,}")
     return min(limit, PAGE_MAX)
@@ -114,7 +114,7 @@ def checked_job(job: Job) -> Job:
 
 
 def checked_runs(runs: Sequence[Run], *, at_most: int = BATCH_MAX) -> list[Run]:
-    """The runs with plain payloads, as they may be made: ready or held, and never delivered before."""
+    """The runs with plain payloads; a new run is ready or held, and was never delivered."""
     check_batch(runs, "runs", at_most=at_most)
     return [checked_run(run) for run in runs]
 
@@ -142,7 +142,7 @@ def checked_notes(puts: Sequence[NotePut], *, at_most: int = BATCH_MAX) -> list[
 
 
 def check_settlements(settlements: Sequence[Settlement]) -> None:
-    """Not too many, and each of its kind: what could be written, but never read again, would stop whoever reads it."""
+    """Check the number of settlements and the types of their fields: a value of another type could not be decoded."""
     check_batch(settlements, "settlements")
     for settlement in settlements:
         outcome = settlement.outcome
@@ -154,7 +154,7 @@ def check_settlements(settlements: Sequence[Settlement]) -> None:
 
 
 def _fits(outcome: Any) -> bool:
-    """Is all that is written as it is of its kind?  A result may be anything that is JSON."""
+    """Whether the fields that are stored unchanged have their types.  A result may be any JSON."""
     return (
         type(outcome.started_ms) is int is type(outcome.ended_ms)
         and type(outcome.error) is str is type(outcome.fingerprint)
@@ -165,10 +165,10 @@ def _fits(outcome: Any) -> bool:
 
 
 def _odd(settlement: Settlement) -> str:
-    """What is of another kind, in words: "Expected `bool | null`, got `str` - at `$.changed`"."""
-    told = Settlement(settlement.run_id, "", Done(), settlement.outcome, progress=settlement.progress)
+    """The type error: "Expected `bool | null`, got `str` - at `$.changed`"."""
+    reduced = Settlement(settlement.run_id, "", Done(), settlement.outcome, progress=settlement.progress)
     try:
-        msgspec.json.decode(_encode(told), type=Settlement)
+        msgspec.json.decode(_encode(reduced), type=Settlement)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         return str(error)
     return "it has values of a kind of their own"
@@ -205,13 +205,13 @@ def check_plan(plan: Plan) -> None:
 
 
 def check_first(first: int) -> None:
-    """The priority that a claim begins with."""
+    """Check the priority that a claim begins with."""
     if first not in PRIORITIES:
         raise InvalidInput(f"there is no priority {first}", cure="begin with 1, 2 or 3")
 
 
 def stands_against(put: JobPut, there: StoredJob) -> str:
-    """What stands against putting a job in the place of the one that is there, in words; empty if nothing does."""
+    """Why the stored job may not be replaced; empty if it may."""
     if put.revision is not None and put.revision != there.revision:
         return f"revision {put.revision} was expected, the stored one is {there.revision}"
     if put.job.source != there.source:

@@ -1,10 +1,10 @@
-"""Small files of a store: the first token, the socket of a node that serves it, and which nodes run from a folder.
+"""Local files of a store: the first token, the socket of a node, and the announcements of nodes by folder.
 
 sqlite:////var/lib/shop.db     /var/lib/shop.db.token    /var/lib/shop.db.sock
-redis://..., postgresql://...  in a folder of the user's own, ~/.local/state/pollux (or XDG_STATE_HOME), under a name
-                               that is made of the URL without its password, and without what is asked of the store
-nodes that listen on a socket  announced in that folder, under a name that is made of their host and the folder from
-                               which they run: hosts may share a home directory, and pids are those of one host
+redis://..., postgresql://...  in the user's state folder, ~/.local/state/pollux (or XDG_STATE_HOME); the name is a hash
+                               of the URL without its password and its durability option
+nodes that listen on a socket  announced in that folder; the name is a hash of their host and the folder from which they
+                               run: hosts may share a home directory, and pids are unique on one host only
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from pollux.store.urls import place_of, sqlite_file
 
 TOKEN, SOCKET = ".token", ".sock"
 OFF = "off"
-ANNOUNCED_MAX = 20  # nodes of one folder that are looked at
-FILES_MAX = 1_000  # of one folder, likewise
+ANNOUNCED_MAX = 20  # nodes of one folder that are read
+FILES_MAX = 1_000  # files of one folder that are read
 _ENDINGS = frozenset({".db", ".sqlite", ".sqlite3"})
-_HEADER_BYTES, _FIRST, _WHOSE = 100, b"SQLite format 3\0", slice(68, 72)  # of a database: whose it is stands there
+_HEADER_BYTES, _FIRST, _WHOSE = 100, b"SQLite format 3\0", slice(68, 72)  # SQLite header: application id
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
 
 def beside(url: str, ending: str) -> Path:
-    """The file that belongs to the store of this URL; `ending` says which."""
+    """The local file of the store with this URL that has this ending."""
     file = sqlite_file(url)
     if file is not None:
         return Path(f"{Path(file).absolute()}{ending}")
@@ -41,45 +41,45 @@ def beside(url: str, ending: str) -> Path:
     return state_folder() / f"{kind}-{mark}{ending}"
 
 
-def socket_path(said: str, url: str) -> Path | None:
-    """The socket of whoever serves this store: as the option `server.socket` says, else beside the store."""
-    if said == OFF:
+def socket_path(option: str, url: str) -> Path | None:
+    """The socket of a node that serves this store: the option `server.socket`, else the default path of the store."""
+    if option == OFF:
         return None
-    return Path(said).absolute() if said else beside(url, SOCKET)
+    return Path(option).absolute() if option else beside(url, SOCKET)
 
 
 def state_folder() -> Path:
-    """The folder of this user where programs keep what they need again; it is made by whoever writes there."""
-    said = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(said) if Path(said).is_absolute() else Path.home() / ".local" / "state") / "pollux"
+    """The state folder of this user; writers create it."""
+    state_home = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state_home) if Path(state_home).is_absolute() else Path.home() / ".local" / "state") / "pollux"
 
 
 class AnnouncedNode(Struct, frozen=True):
-    """A node that listens on a socket, as commands in the folder from which it runs find it."""
+    """A node that listens on a socket, announced to commands in the folder from which it runs."""
 
     pid: int
-    socket: str  # where no secret is part of its path: else nobody finds it by this
+    socket: str  # empty if its path has a secret: then this file does not lead to it
     store: str  # its URL, without a password
-    seats: int = 0  # as it was started; 0: it has none
+    seats: int = 0  # at its start; 0: none
 
 
 def announce(node: AnnouncedNode) -> Path | None:
-    """The file that tells of a node in this folder; None where none can be written, which is no reason not to run.
+    """Write the announcement of a node; None if it cannot be written, which does not stop the node.
 
-    Those that were killed could not take theirs away: whoever comes next does.
+    Also removes the announcements of killed nodes.
     """
     try:
         announced_in(Path.cwd())
         path = state_folder() / f"{_nodes_of(Path.cwd())}{node.pid}.json"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.encode(node))
-    except (OSError, RuntimeError):  # a user without a home, a folder that is gone
+    except (OSError, RuntimeError):  # a user without a home, a deleted folder
         return None
     return path
 
 
 def announced_in(folder: Path) -> list[AnnouncedNode]:
-    """The nodes of this host that run from this folder, lowest pid first; the files of dead ones are taken away."""
+    """The nodes of this host that run from this folder, lowest pid first; removes the files of dead ones."""
     found = []
     for path in state_folder().glob(f"{_nodes_of(folder)}*.json"):
         with suppress(OSError, msgspec.DecodeError):
@@ -92,7 +92,7 @@ def announced_in(folder: Path) -> list[AnnouncedNode]:
 
 
 def stores_in(folder: Path) -> list[str]:
-    """The URLs of our stores in this folder, as they are written there; files are only looked at."""
+    """Relative URLs of the Pollux databases in this folder; reads only the headers of files."""
     from pollux.store.sqlite.schema import APPLICATION_ID
 
     found = []

@@ -22,10 +22,10 @@ class KeepaliveSocket(Protocol):
     def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
 
 
-def keep_alive(line: KeepaliveSocket) -> None:
-    """Let the kernel probe that line; one inside the machine needs it not."""
-    if line.family not in (socket.AF_INET, socket.AF_INET6):
+def keep_alive(connection: KeepaliveSocket) -> None:
+    """Enable keep-alive probes on a TCP socket; unix sockets need none."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in PROBES.items():
-        line.setsockopt(socket.IPPROTO_TCP, option, value)
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)

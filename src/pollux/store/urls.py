@@ -1,4 +1,4 @@
-"""Stores by URL: one line per kind, each imported on first use."""
+"""Stores by URL; each backend is imported on first use."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ REQUIRED = "required"
 
 
 def open_store(url: str, *, clock: Clock | None = None, scheduler_version: int = SCHEDULER_VERSION) -> StoreHandle:
-    """The store that the URL names, not yet opened: `memory://`, `sqlite:///file.db`, `sqlite:////absolute/file.db`,
+    """The store of the URL, not yet opened: `memory://`, `sqlite:///file.db`, `sqlite:////absolute/file.db`,
     `redis://host:6379/0` (also `rediss://`, `unix://`, `redis+sentinel://` and `redis+cluster://`), `postgresql://user:password@host:5432/database`.
 
-    A SQLite file on a network file system is refused unless the URL ends in `?allow_network=true`: there locks do not
-    hold between machines, and a database that two of them use is damaged sooner or later.
+    A SQLite file on a network file system is refused unless the URL ends in `?allow_network=true`: file locks do not
+    work between machines there, and two machines that write one database corrupt it.
     """
     scheme, _, rest = check_url(url).partition("://")
     store = _STORES[scheme](url, rest, clock)
@@ -27,7 +27,7 @@ def open_store(url: str, *, clock: Clock | None = None, scheduler_version: int =
 
 
 def check_url(url: str) -> str:
-    """The same URL, if it names a kind of store that is known here; nothing is imported to tell."""
+    """The same URL, if its scheme is known; nothing is imported."""
     scheme, found, rest = url.partition("://")
     if not found or scheme not in _STORES:
         raise InvalidInput(
@@ -41,7 +41,7 @@ def check_url(url: str) -> str:
 
 
 def _shown(url: str) -> str:
-    """The URL without what may be a password."""
+    """The URL without a possible password."""
     place, _, _ = url.partition("?")
     return f"{url.partition(':')[0]}://..." if "@" in url else place
 
@@ -90,14 +90,14 @@ def _postgres(url: str, rest: str, clock: Clock | None) -> StoreHandle:  # noqa:
 
 
 async def lacking(url: str) -> str:
-    """What is missing for the store to be there, in words; nothing if it is.  Looking makes nothing.
+    """Why the store does not exist yet; empty if it exists.  Nothing is created.
 
-    Raises what opening it would raise if the server cannot be asked.
+    If the server cannot be reached, raises the error of opening the store.
     """
     make = _STORES.get(url.partition("://")[0])
     if make is _sqlite:
         return _lacking_file(sqlite_file(url))
-    open_store(url)  # refuses what names none, and tells of a client that is not installed
+    open_store(url)  # raises if the URL is invalid or the client is not installed
     if make is _redis:
         from pollux.store.redis.inspect import lacking as lacking_redis
 
@@ -114,7 +114,7 @@ def _lacking_file(path: str | None) -> str:
 
 
 def with_prefix(url: str, prefix: str) -> str:
-    """The URL of a Redis store with that prefix for its keys; any other as it is."""
+    """The URL of a Redis store with the key prefix added; other URLs unchanged."""
     if _STORES.get(url.partition("://")[0]) is not _redis:
         return url
     what = f"the keys shall begin with {prefix!r}"
@@ -122,14 +122,14 @@ def with_prefix(url: str, prefix: str) -> str:
 
 
 def with_durability(url: str, durability: str) -> str:
-    """The URL of a store that is to lose nothing when its server crashes, if that is required."""
+    """The URL with `durability=required` added, if `durability` is that: a crash of the server loses nothing."""
     make = _STORES.get(url.partition("://")[0])
-    if durability != REQUIRED or make is _sqlite:  # which waits for the disk, always
+    if durability != REQUIRED or make is _sqlite:  # SQLite always syncs to disk
         return url
     if make is _memory:
         cure = "name another store, or leave durability out"
         raise InvalidInput("durability is required, and memory:// keeps nothing", where="durability", cure=cure)
-    if "://" not in url:  # a store that was made in code: there is no URL to say it in
+    if "://" not in url:  # a store made in code has no URL for the option
         what = f"durability is required, and the app's own {url} store cannot be told so"
         cure = "put ?durability=required into the store's URL, and leave durability out"
         raise InvalidInput(what, where="durability", cure=cure)
@@ -137,7 +137,7 @@ def with_durability(url: str, durability: str) -> str:
 
 
 def place_of(url: str) -> str:
-    """The URL without what is only asked of the store: whoever asks for more means the same one."""
+    """The URL without the durability option, which does not identify the store."""
     place, is_more, options = url.partition("?")
     kept = [part for part in options.split("&") if part.partition("=")[0] != "durability"]
     return f"{place}{is_more if kept else ''}{'&'.join(kept)}"
@@ -146,11 +146,13 @@ def place_of(url: str) -> str:
 def _with_option(url: str, name: str, value: str, what: str, *, where: str) -> str:
     scheme, is_url, rest = url.partition("://")
     place, _, options = rest.partition("?")
-    said = dict(parse_qsl(options, keep_blank_values=True)).get(name)
-    if said == value or not is_url:
+    present = dict(parse_qsl(options, keep_blank_values=True)).get(name)
+    if present == value or not is_url:
         return url
-    if said is not None:
-        raise InvalidInput(f"{what}, but the store's URL says {name}={said}", where=where, cure="leave one of them out")
+    if present is not None:
+        raise InvalidInput(
+            f"{what}, but the store's URL says {name}={present}", where=where, cure="leave one of them out"
+        )
     return f"{scheme}://{place}?{options}{'&' if options else ''}{name}={quote(value)}"
 
 

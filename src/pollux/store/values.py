@@ -27,7 +27,7 @@ class ClaimRequest(Struct, frozen=True):
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The priorities as they are asked: from `first` on, then the higher ones."""
+        """The priorities in claim order: from `first` on, then the higher ones."""
         return (*PRIORITIES[self.first - 1 :], *PRIORITIES[: self.first - 1])
 
 
@@ -38,7 +38,7 @@ class JobFilter(Struct, frozen=True, omit_defaults=True):
     source: str | None = None
     handler: str | None = None
     text: str | None = None  # part of the id or the name
-    scheduler_version: int | None = None  # None: whatever it is, here and below
+    scheduler_version: int | None = None  # None: any, here and below
     priority: int | None = None
     source_id: str | None = None
     enabled: bool | None = None
@@ -47,7 +47,7 @@ class JobFilter(Struct, frozen=True, omit_defaults=True):
 class JobPage(Struct, frozen=True, omit_defaults=True):
     jobs: tuple[Job, ...]
     next: str | None  # cursor of the next page
-    unreadable: tuple[Unreadable, ...] = ()  # jobs that should be among them; where a store finds any, it raises
+    unreadable: tuple[Unreadable, ...] = ()  # jobs of this page; a store that finds any raises `Illegible`
 
 
 class RunFilter(Struct, frozen=True, omit_defaults=True):
@@ -64,7 +64,7 @@ class RunFilter(Struct, frozen=True, omit_defaults=True):
 class RunPage(Struct, frozen=True, omit_defaults=True):
     runs: tuple[Run, ...]
     next: str | None
-    unreadable: tuple[Unreadable, ...] = ()  # runs that should be among them; where a store finds any, it raises
+    unreadable: tuple[Unreadable, ...] = ()  # runs of this page; a store that finds any raises `Illegible`
 
 
 class LogPage(Struct, frozen=True):
@@ -89,19 +89,19 @@ LOSSES_MAX = 10  # lost leases before a run is dead
 
 
 class Capabilities(Struct, frozen=True):
-    """What a store can do.  Nothing else may be asked of a backend's identity."""
+    """Capabilities of a store.  Callers depend on these and on nothing else of a backend's identity."""
 
     name: str
     waits: bool = True  # claim and feed can wait inside the store
-    rings: bool = True  # who waits there is rung at once; else it asks now and then whether anybody wrote
-    durable: bool = True  # survives a power cut once answered
+    rings: bool = True  # a write wakes a waiting call at once; else the call polls for writes
+    durable: bool = True  # an answered write survives a power cut
     shared: bool = True  # other processes may use it at the same time
     writes_are_cheap: bool = False  # a write costs microseconds: turns need not be saved
-    joins: bool = False  # `enqueue_in`: a run can be part of a transaction of the caller's own
+    joins: bool = False  # `enqueue_in`: enqueue inside the caller's own transaction
 
 
 class JobPut(Struct, frozen=True, omit_defaults=True):
-    """Add or replace a job.  `revision` None: whatever is there; 0: only if there is none; n: only over that one."""
+    """Add or replace a job.  `revision` None: unconditionally; 0: only if there is no such job; n: only revision n."""
 
     job: Job
     revision: int | None = None
@@ -111,7 +111,7 @@ class JobAnswer(Struct, frozen=True, omit_defaults=True):
     answer: Answer
     id: str
     revision: int = 0
-    detail: str = ""  # conflict: what stands against it, in words
+    detail: str = ""  # conflict: the reason
 
 
 class Feed(Struct, frozen=True):
@@ -120,10 +120,10 @@ class Feed(Struct, frozen=True):
 
 
 class RunsAlike(Sequence[Run]):
-    """Runs that differ only in their ids and payloads, as many are made at once; `one` stands for all.
+    """Runs of a bulk enqueue, which differ only in their ids and payloads; `one` has the common fields.
 
-    A payload is here as the JSON that it was checked as, and as which it is stored.  A run is made when somebody looks
-    at it: a store that takes them as they are makes none.
+    Payloads are checked and kept as the JSON that is stored.  A `Run` is constructed when an element is read: a store
+    that reads `one`, `ids` and `bodies` constructs none.
     """
 
     def __init__(self, one: Run, ids: list[str], bodies: list[bytes | None]) -> None:
@@ -158,24 +158,24 @@ class RunAnswer(Struct, frozen=True, omit_defaults=True):
 class Claimed(Struct, frozen=True):
     answer: Answer  # ok, or full (the feed is too far behind)
     runs: tuple[Run, ...]
-    jobs: dict[str, Job]  # of the runs, each once
-    stops_revision: int  # changes whenever a note that steers does (`model.STEERING`: stops, settings)
-    look_again_ms: int | None  # nothing claimed: the earliest visible time or lease end, if there is one
+    jobs: dict[str, Job]  # jobs of the runs, by id
+    stops_revision: int  # changes with every write of a steering note (`model.STEERING`: stops, settings)
+    look_again_ms: int | None  # if nothing was claimed: the earliest visible time or lease end
     now_ms: int
 
 
 class Audit(Struct, frozen=True):
-    """Lines of the audit log that go with a write: there is neither without the other.
+    """Lines of the audit log that are written in the same transaction as a change.
 
-    All of them if anything was done, each with the number of items that were.  With `each`, line n goes with item n of
-    the call alone, if that was done.
+    If any item of the call was changed, all lines are written, each with the number of changed items.  With `each`,
+    line n belongs to item n of the call, and is written if that item was changed.
     """
 
     lines: tuple[AuditLine, ...]
     each: bool = False
 
     def of(self, answers: Sequence[Answer | JobAnswer | RunAnswer] | int) -> list[AuditLine]:
-        """The lines as they are written, given the answers to the items, or how many were done."""
+        """The lines to write, from the answers to the items, or from the number of changed items."""
         if isinstance(answers, int):
             return [replace(line, count=answers) for line in self.lines] if answers else []
         done = [(each if isinstance(each, Answer) else each.answer) is Answer.OK for each in answers]
@@ -187,36 +187,36 @@ class Audit(Struct, frozen=True):
 class Renewal(Struct, frozen=True, omit_defaults=True):
     run_id: str
     token: str
-    progress: str = ""  # what the handler says now; "": nothing new
+    progress: str = ""  # the handler's current progress; "": unchanged
 
 
 class Renewed(Struct, frozen=True):
     answer: Answer  # ok or lost
-    cancel: str = ""  # the run is asked to stop, and why
+    cancel: str = ""  # reason of a cancel request; "": none
 
 
 class Settlement(Struct, frozen=True, omit_defaults=True, gc=False):
-    """An attempt's end: the verdict, and all that becomes true with it or not at all."""
+    """An attempt's end: the verdict, and all that is written in the same transaction."""
 
     run_id: str
     token: str
     verdict: Verdict
-    outcome: Outcome | None = None  # None: no handler code ran to an end (back, hold, cancelled before start)
+    outcome: Outcome | None = None  # None: no handler code completed (back, hold, cancelled before start)
     follow_ups: tuple[Run, ...] = ()
     notes: tuple[NotePut, ...] = ()
-    progress: str = ""  # what the handler said last; "": nothing new
+    progress: str = ""  # the handler's last progress; "": unchanged
 
 
 class Pruning(Struct, frozen=True, omit_defaults=True):
-    """What may go.  Each part is independent; `limit` bounds one call."""
+    """What `prune` removes.  Each field is independent; `limit` bounds one call."""
 
-    ids: tuple[str, ...] = ()  # these finished runs (dead letters dropped by hand)
+    ids: tuple[str, ...] = ()  # these finished runs (dead letters deleted by a user)
     unchanged_before_ms: int | None = None  # successful polls that changed nothing, finished before
     finished_before_ms: int | None = None  # everything but dead letters, finished before
     keep_per_job: int | None = None  # all but a job's newest n that failed and its newest n others; no dead letters
-    once_before_ms: int | None = None  # once-jobs that ended before, with nothing live; remembered as deleted ones are
+    once_before_ms: int | None = None  # once-jobs that ended before, with no live run; each leaves a tombstone
     dead_before_ms: int | None = None  # dead letters that died before
     dead_max: int | None = None  # all but the newest n dead letters
     log_max: int | None = None  # all but the newest n lines of the audit log (at least the last one stays)
-    version: int | None = None  # that version, with what is unread in its feed: if no job, live run or leader is there
+    version: int | None = None  # that version with its unread feed, if it has no job, live run or leader
     limit: int = 1_000

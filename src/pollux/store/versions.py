@@ -1,4 +1,4 @@
-"""Checks of versions and of handles that are closed or were opened before a fork.
+"""Errors of handles that are closed or were opened before a fork, and of jobs in another version.
 
 A handle belongs to the process that opened it; a child of a fork opens its own.
 """
@@ -11,7 +11,7 @@ from pollux.errors import StoreError
 
 
 def shut(name: str, pid: int, *, is_open: bool) -> StoreError:
-    """Why a call on the store `name` cannot be made here; `pid`: who opened it."""
+    """Error for a handle that is closed, or was opened by the process `pid` before a fork."""
     if not is_open:
         return StoreError(f"the store {name} is not open; open it first")
     return StoreError(
@@ -21,5 +21,5 @@ def shut(name: str, pid: int, *, is_open: bool) -> StoreError:
 
 
 def other_version(stored: int, own: int) -> str:
-    """What stands against a put: the job is elsewhere."""
+    """Conflict of a put: the job is in another version."""
     return f"it is in version {stored}, not {own}; move it: pollux jobs move ID --to-version {own}"

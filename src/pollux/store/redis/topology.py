@@ -1,9 +1,9 @@
-"""Discovery of the server that takes writes: named in the URL, known to the sentinels, or the owner of the slot.
+"""Discovery of the primary server: from the URL, from the sentinels, or as the owner of a cluster slot.
 
-All our keys are in one slot, so a cluster is for us one server at a time that may move.  The store asks for it
-itself and uses plain connections: a write and the wait for its replicas must go over one connection, and the
-client's own router sends `ASKING` and the command it is meant for over two.  Its sentinels' client believes the
-first that answers, also one that has slept through the last failover.
+All keys of a store are in one slot, so a cluster is one server at a time, which may change.  Pollux discovers that
+server itself and uses plain connections: a write and the wait for its replicas must use one connection, and redis-py's
+cluster client sends `ASKING` and its command over two.  redis-py's sentinel client uses the first answer, which may be
+from a sentinel that missed the last failover.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from pollux.store.redis.address import CLUSTER, SENTINEL, Place, RedisAddress
 from pollux.store.tcp_keepalive import PROBES
 
 CONNECT_S = 5.0
-ASK_S = 2.0  # for a sentinel or a node of the cluster to say where the primary is
+ASK_S = 2.0  # timeout of a query to a sentinel or a cluster node
 
-Wire = Any  # a connection of the client, whose types are not ours to know
+Wire = Any  # a redis-py connection, which has no usable types
 
 
 class Topology(Protocol):
     async def find(self) -> Wire:
-        """A new connection to the server, not yet made."""
+        """A new connection object for the server, not yet connected."""
         ...
 
     def moved(self, error: MovedError) -> None:
-        """A node of the cluster said who owns our slot."""
+        """Take the new slot owner from a MOVED error."""
         ...
 
     def doubt(self) -> None:
-        """The server failed us: ask again where it is."""
+        """Discover the server again at the next `find`, after a failure."""
         ...
 
 
@@ -50,7 +50,7 @@ def route_to(address: RedisAddress) -> Topology:
 
 
 class SingleServer:
-    """The server itself is named."""
+    """The URL names the server."""
 
     def __init__(self, address: RedisAddress) -> None:
         self._address = address
@@ -59,7 +59,7 @@ class SingleServer:
         return wire_to(self._address, self._address.places[0] if self._address.places else None)
 
     def moved(self, error: MovedError) -> None:
-        raise error  # only a cluster says so, and the server was asked whether it is one
+        raise error  # only a cluster sends MOVED, and a cluster is refused at connect
 
     def doubt(self) -> None:
         return
@@ -68,13 +68,13 @@ class SingleServer:
 class SentinelAnswer(NamedTuple):
     """A sentinel's answer."""
 
-    epoch: int  # of the last failover that it saw
+    epoch: int  # epoch of the last failover it knows
     place: Place
-    is_leaving: bool  # it is about to promote a replica in place of that server
+    is_leaving: bool  # a failover replaces that server
 
 
 class SentinelTopology:
-    """Ask all sentinels before every connection, and believe the one that saw the last failover."""
+    """Query all sentinels before every connection, and use the answer with the highest epoch."""
 
     def __init__(self, address: RedisAddress) -> None:
         self._address = address
@@ -97,28 +97,28 @@ class SentinelTopology:
         return
 
     async def _ask(self, place: Place) -> SentinelAnswer:
-        """Which failover it saw last, and where the primary is since then.
+        """Last failover epoch of a sentinel, and the address of the primary.
 
-        While one is under way the sentinel that leads it already names the new primary to who asks for the address,
-        though its record is still of the old one.
+        During a failover GET-MASTER-ADDR-BY-NAME of the leading sentinel already returns the new primary, while its
+        MASTER record still has the old one.
         """
         service = self._address.service
         found, named = await ask_once(
             self._asked, place, ("SENTINEL", "MASTER", service), ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         )
-        said = {name.decode(): value.decode() for name, value in zip(found[::2], found[1::2], strict=True)}
+        record = {name.decode(): value.decode() for name, value in zip(found[::2], found[1::2], strict=True)}
         host, port = named[0].decode(), int(named[1])
-        is_old = (host, str(port)) == (said["ip"], said["port"])
-        flags = set(said["flags"].split(","))
+        is_old = (host, str(port)) == (record["ip"], record["port"])
+        flags = set(record["flags"].split(","))
         if is_old and {"s_down", "o_down"} & flags:
             raise Unreachable(f"the sentinels find {host}:{port} down, and have named no other yet")
         return SentinelAnswer(
-            int(said["config-epoch"]), (host, port), is_leaving=is_old and "failover_in_progress" in flags
+            int(record["config-epoch"]), (host, port), is_leaving=is_old and "failover_in_progress" in flags
         )
 
 
 def _primary_of(named: list[SentinelAnswer]) -> Place:
-    """As the sentinel says that saw the last failover; while one begins, nobody is told the server that it replaces."""
+    """The primary by the answer with the highest epoch; raises `Unreachable` while a failover replaces that server."""
     latest = max(each.epoch for each in named)
     last = [each for each in named if each.epoch == latest]
     for each in last:
@@ -129,7 +129,7 @@ def _primary_of(named: list[SentinelAnswer]) -> Place:
 
 
 class ClusterTopology:
-    """Ask any node that we know for the owner of our slot; remember it until it fails us."""
+    """Query the known nodes for the owner of the slot; the owner is cached until a failure."""
 
     def __init__(self, address: RedisAddress) -> None:
         self._address = address
@@ -155,7 +155,7 @@ class ClusterTopology:
                 found = await self._ask(place)
             except (Unreachable, Silent, OSError) as error:
                 failure = error
-                self._known[place] = self._known.pop(place)  # asked last the next time
+                self._known[place] = self._known.pop(place)  # queried last the next time
                 continue
             if found is not None:
                 return found
@@ -173,10 +173,10 @@ class ClusterTopology:
 
 
 async def ask_once(address: RedisAddress, place: Place, *commands: tuple[str, ...]) -> list[Any]:
-    """Some questions to a sentinel or a node, over a connection of its own.
+    """Run commands on a sentinel or a node over a separate connection.
 
-    The time is ours to keep: where the client keeps it, a cancellation that comes just as something was sent is lost
-    (asyncio's `wait_for` before Python 3.12), and whoever was to end goes on.
+    The timeouts are here and not in redis-py, which uses asyncio's `wait_for`: before Python 3.12 that can lose a
+    cancellation that arrives just as the call completes.
     """
     wire = wire_to(address, place, connect_s=ASK_S)
     answers = []
@@ -195,7 +195,7 @@ async def ask_once(address: RedisAddress, place: Place, *commands: tuple[str, ..
 
 
 def wire_to(address: RedisAddress, place: Place | None, connect_s: float = CONNECT_S) -> Wire:
-    # Nothing is retried by itself: whoever calls knows its ids.
+    # No retries in the client: the caller repeats with the same ids.
     options: dict[str, Any] = {"socket_timeout": None, "protocol": 2, "retry": Retry(NoBackoff(), 0), **address.login}
     if place is None:
         return UnixDomainSocketConnection(path=address.path, socket_connect_timeout=connect_s, **options)
