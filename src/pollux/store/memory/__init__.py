@@ -1,7 +1,7 @@
-"""The store in the memory of one process, for tests and work that need not last.
+"""Store in the memory of one process, for tests and for work that need not survive it.
 
-The plainest of the stores, and the one to read: each verb is one short function over `VersionState`, in the
-file of its group: the contract in Python.
+The simplest store, and the reference for readers: each verb of the contract is one short function over `VersionState`,
+in the file of its group.
 """
 
 from pollux.store.memory.store import MemoryStore

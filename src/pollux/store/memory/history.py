@@ -1,8 +1,8 @@
 """Finished runs, in the order in which they finished.
 
-Each gets a number.  Beside the packed rows there are five columns, one entry per number, oldest first: what pruning
-and paging need to know without unpacking anything.  A job's runs are chained by their numbers, from the newest back.
-Entries of removed rows are skipped, and compacted away once they are the majority.
+Each run has a number.  Besides the packed rows there are five columns, one entry per number, oldest first, so that
+pruning and paging unpack nothing.  A job's runs are linked by their numbers, from the newest to the oldest.  Entries of
+removed rows are skipped, and the columns are compacted once such entries are the majority.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from pollux.store.memory.rows import HistoryChain, StoredJobFields, packed_run, 
 
 DEAD, DONE = RunState.DEAD, RunState.DONE
 SWEEP_MIN = 1_000
-PATIENCE = 1_000  # entries in a row that are too young, before pruning stops looking: they stand nearly by time
+PATIENCE = 1_000  # consecutive entries that are too young, after which pruning stops: entries are nearly in time order
 
 LEFT, PLAIN, UNCHANGED, FAILED, DEAD_LETTER = range(5)
-NUMBER = 8  # bytes before a packed row
+NUMBER = 8  # bytes of the number before a packed row
 
 
 class FinishedRuns:
     def __init__(self, jobs: Mapping[str, StoredJobFields]) -> None:
         self._jobs = jobs
-        self._orphans: dict[str, HistoryChain] = {}  # of jobs that are gone
+        self._orphans: dict[str, HistoryChain] = {}  # of deleted jobs
         self._rows: dict[str, bytes] = {}
         self._numbers: array[int] = array("q")
         self._ids: list[str] = []
         self._times: array[int] = array("q")
         self._kinds = bytearray()
-        self._older: array[int] = array("q")  # the number of the same job's run before
-        self._first = 0  # no entry stands before this place
+        self._older: array[int] = array("q")  # number of the same job's previous run
+        self._first = 0  # all entries before this place are removed
         self._last = 0
         self._dead_of: dict[str, list[str]] = {}
-        self._crowded: set[str] = set()  # jobs with more runs than were kept of them last
+        self._crowded: set[str] = set()  # jobs with more runs than the last pruning kept
         self._kept: int | None = None
         self.dead = 0
 
@@ -78,7 +78,7 @@ class FinishedRuns:
         return run
 
     def end_dead_letter(self, run_id: str) -> None:
-        """A dead letter that was replaced or cleared: a failed run like others, where it stands."""
+        """Turn a replaced or cleared dead letter into an ordinary failed run, at the same place."""
         data = self._rows[run_id]
         run = replace(run_from(data[NUMBER:]), state=DONE)
         self._rows[run_id] = data[:NUMBER] + packed_run(run)
@@ -86,12 +86,12 @@ class FinishedRuns:
         self._leave_dead(run)
 
     def orphan(self, job_id: str, row: StoredJobFields) -> None:
-        """The job goes, its finished runs stay."""
+        """Keep the finished runs of a deleted job."""
         if row.kept:
             self._orphans[job_id] = HistoryChain(row.newest, row.kept)
 
     def adopt(self, job_id: str, row: StoredJobFields) -> None:
-        """A job of that id is there again."""
+        """Attach the finished runs of a deleted job to a new job of its id."""
         chain = self._orphans.pop(job_id, None)
         if chain is not None:
             row.newest, row.kept = chain.newest, chain.kept
@@ -103,14 +103,14 @@ class FinishedRuns:
         return job_id in self._dead_of
 
     def has_since(self, job_id: str, since_ms: int) -> bool:
-        """Did the newest run of a job finish since then?"""
+        """Whether the newest run of a job finished at or after `since_ms`."""
         newest = next((place for place in self._places_of(job_id) if self._kinds[place] != LEFT), None)
         return newest is not None and self._times[newest] >= since_ms
 
     # reading
 
     def newest_first(self, *, job_id: str | None = None, before: int | None = None) -> Iterator[tuple[int, Run]]:
-        """Runs and their numbers, those below `before`."""
+        """Runs with their numbers, only those below `before`."""
         places = self._places_of(job_id) if job_id is not None else range(len(self._ids) - 1, self._first - 1, -1)
         for place in places:
             if self._kinds[place] != LEFT and (before is None or self._numbers[place] < before):
@@ -122,7 +122,7 @@ class FinishedRuns:
                 yield self._numbers[place], self._run(place)
 
     def older_than(self, before_ms: int, kinds: frozenset[int], *, limit: int) -> list[str]:
-        """The oldest of those kinds that finished before."""
+        """Ids of the oldest runs of those kinds that finished before `before_ms`."""
         old: list[str] = []
         young = 0
         for place in range(self._first_standing(), len(self._ids)):
@@ -137,15 +137,15 @@ class FinishedRuns:
         return old
 
     def oldest(self, kinds: frozenset[int], *, limit: int) -> list[str]:
-        """The first of those kinds that finished."""
+        """Ids of the oldest runs of those kinds."""
         places = (place for place in range(self._first_standing(), len(self._ids)) if self._kinds[place] in kinds)
         return [self._ids[place] for place in islice(places, max(0, limit))]
 
     def beyond(self, keep: int, *, limit: int) -> list[str]:
-        """All but the newest `keep` of each job that failed, and as many that did not; dead letters apart."""
+        """Ids of all but each job's newest `keep` failed runs and newest `keep` others, without dead letters."""
         if self._kept is None or keep < self._kept:
-            everybody: dict[str, HistoryChain] = {**self._jobs, **self._orphans}
-            self._crowded = {job_id for job_id, chain in everybody.items() if chain.kept > keep}
+            chains: dict[str, HistoryChain] = {**self._jobs, **self._orphans}
+            self._crowded = {job_id for job_id, chain in chains.items() if chain.kept > keep}
         self._kept = keep
         excess: list[str] = []
         for job_id in list(self._crowded):
@@ -153,11 +153,11 @@ class FinishedRuns:
             failed = [self._ids[place] for place in standing if self._kinds[place] == FAILED]
             excess += [self._ids[place] for place in standing if self._kinds[place] != FAILED][keep:] + failed[keep:]
             if len(excess) > limit:
-                break  # this job is looked at again
+                break  # this job stays in the set for the next call
             self._crowded.discard(job_id)
         return excess[:limit]
 
-    # how it is kept
+    # columns
 
     def _leave_dead(self, run: Run) -> None:
         self.dead -= 1
@@ -177,7 +177,7 @@ class FinishedRuns:
         return run_from(self._rows[self._ids[place]][NUMBER:])
 
     def _places_of(self, job_id: str) -> Iterator[int]:
-        """The places of a job's runs, newest first, also of those that left."""
+        """Places of a job's runs, newest first, including removed ones."""
         chain = self._jobs.get(job_id) or self._orphans.get(job_id)
         number = chain.newest if chain is not None and chain.kept else 0
         while number:
@@ -186,13 +186,13 @@ class FinishedRuns:
             number = self._older[place]
 
     def _first_standing(self) -> int:
-        """Skip the entries at the old end that left, once and for all."""
+        """Place of the oldest entry that is not removed."""
         while self._first < len(self._kinds) and self._kinds[self._first] == LEFT:
             self._first += 1
         return self._first
 
     def _sweep(self) -> None:
-        """Write the columns anew, without those that left."""
+        """Rebuild the columns without removed entries."""
         standing = [place for place, kind in enumerate(self._kinds) if kind != LEFT]
         jobs = [self._run(place).job_id for place in standing]
         self._ids = [self._ids[place] for place in standing]

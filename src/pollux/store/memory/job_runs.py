@@ -1,4 +1,4 @@
-"""The live runs of each job: those that may overlap a firing, and apart from them those that are for later."""
+"""Live runs by job: those that may overlap a firing, and separately those that become visible later."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ STALE_MIN = 1_000
 
 
 class LaterRuns:
-    """Runs of one job that do not overlap before their visible time, by that time."""
+    """Runs of one job that overlap only from their visible time on, ordered by that time."""
 
     __slots__ = ("_heap", "_visible_ms")
 
     def __init__(self) -> None:
         self._visible_ms: dict[str, int] = {}
-        self._heap: list[tuple[int, str]] = []  # an entry is true if its run is here under that time
+        self._heap: list[tuple[int, str]] = []  # an entry is valid if `_visible_ms` has its run with that time
 
     def __contains__(self, run_id: str) -> bool:
         return run_id in self._visible_ms
@@ -39,7 +39,7 @@ class LaterRuns:
         del self._visible_ms[run_id]
 
     def take_due(self, now_ms: int) -> Iterator[str]:
-        """Those whose time has come are no longer here."""
+        """Remove and return the ids of runs that are visible now."""
         while self._heap and self._heap[0][0] <= now_ms:
             visible_ms, run_id = heappop(self._heap)
             if self._visible_ms.get(run_id) == visible_ms:
@@ -48,7 +48,7 @@ class LaterRuns:
 
 
 class JobRuns:
-    """Ids of live runs by their jobs: a firing looks at those that may overlap it, and at none that is for later."""
+    """Ids of live runs by job.  A firing reads only runs that may overlap it, not those that become visible later."""
 
     def __init__(self, live: Mapping[str, Run]) -> None:
         self._live = live
@@ -59,11 +59,11 @@ class JobRuns:
         return job_id in self._near or job_id in self._later
 
     def of(self, job_id: str) -> list[str]:
-        """All of them."""
+        """Ids of all live runs of a job."""
         return [*self._near.get(job_id, ()), *self._later.get(job_id, ())]
 
     def add(self, run: Run, now_ms: int) -> None:
-        """A run that was not live."""
+        """Add a run that becomes live."""
         if run.overlaps_at(now_ms):
             self._near.setdefault(run.job_id, []).append(run.id)
             return
@@ -73,7 +73,7 @@ class JobRuns:
         later.add(run)
 
     def move(self, run: Run, now_ms: int) -> None:
-        """Its state or its visible time is another."""
+        """Update a run whose state or visible time changed."""
         later = self._later.get(run.job_id)
         if (later is not None and run.id in later) or not run.overlaps_at(now_ms):
             self.remove(run)
@@ -93,7 +93,7 @@ class JobRuns:
             near.remove(run.id)
 
     def overlapping(self, job_id: str, now_ms: int) -> Iterator[Run]:
-        """Those that keep a firing of their job from beginning."""
+        """Runs of a job that overlap a firing at `now_ms`."""
         later = self._later.get(job_id)
         due = list(later.take_due(now_ms)) if later is not None else []
         if due:

@@ -1,4 +1,4 @@
-"""The verbs of the jobs: put, delete, get, list, due."""
+"""Verbs of jobs: put, delete, move, get, list, due."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _put_job(state: VersionState, put: JobPut) -> JobAnswer:
 
 
 def _add_job(state: VersionState, job: Job) -> JobAnswer:
-    """In the place of a deleted job no due time fires again that fired there; what is leased of it comes along."""
+    """Add a job.  After a deleted job of its id it continues the revision and last due, and takes over leased runs."""
     gone = state.gone.pop(job.id, DeletedJob(0, None))
     state.add_job(replace(job, revision=gone.revision + 1, last_due_ms=gone.last_due_ms))
     state.take_runs(job.id)
@@ -110,7 +110,7 @@ def move_jobs(state: VersionState, ids: Sequence[str], to: int) -> list[Answer]:
 def _tell_what_they_bring(
     state: VersionState, target: VersionState, left: dict[int, list[str]], moved: list[str]
 ) -> None:
-    """Their held runs come to another gate, and what they have not learnt yet of their ends is still to be read."""
+    """Write the held runs and the unlearnt ends of moved jobs to the feed of the target version."""
     told = FeedWrites()
     for run in (state.live[run_id] for job_id in moved for run_id in state.job_runs.of(job_id)):
         if run.state is HELD:

@@ -1,4 +1,4 @@
-"""The verbs of delivery: claim (which also takes back what was lost) and renew."""
+"""Verbs of delivery: claim (which also reclaims ended leases) and renew."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLAIMS_MIN = 100
 
 
 def claim(state: VersionState, asking: ClaimRequest, hold_ms: int, now_ms: int) -> Claimed:
-    """`hold_ms`: for how long no lease may be taken back, because the clock has leapt."""
+    """`hold_ms`: how long no lease may be reclaimed after a jump of the clock."""
     again = _again(state, asking.token, now_ms)
     if again:
         return _claimed(state, again, now_ms)
@@ -44,7 +44,7 @@ def _claimed(state: VersionState, runs: Sequence[Run], now_ms: int) -> Claimed:
 
 
 def _again(state: VersionState, token: str, now_ms: int) -> list[Run]:
-    """What the same claim got before, as far as its leases still stand."""
+    """The runs of an earlier claim with the same token whose leases are still valid."""
     ids = state.claims.get(token)
     if ids is None:
         return []
@@ -102,7 +102,7 @@ def _note_grant(state: VersionState, until_ms: int, now_ms: int, *, is_first: bo
 
 
 def _take_back(state: VersionState, losses_max: int, told: FeedWrites, now_ms: int, *, can_reclaim: bool) -> None:
-    """End the leases that ran out.  Leases are walked only when one may have ended, or the clock came back."""
+    """End the expired leases.  Leases are scanned only if one may have expired, or the clock was set back."""
     if now_ms < state.last_grant_ms:
         _cut(state, now_ms)
     if now_ms < state.clock_ms:
@@ -120,7 +120,7 @@ def _first_end(state: VersionState) -> int | None:
 
 
 def _cut(state: VersionState, now_ms: int) -> None:
-    """The clock came back: no lease lasts longer from now than it was given for."""
+    """After the clock was set back: cut each lease to its length from now."""
     for run_id, lease_ms in state.leased.items():
         run = state.live[run_id]
         if run.lease_until_ms > now_ms + lease_ms:
@@ -130,7 +130,7 @@ def _cut(state: VersionState, now_ms: int) -> None:
 
 
 def _lose(state: VersionState, run: Run, losses_max: int, now_ms: int) -> End:
-    """A lease ended without a settlement.  The token goes: whoever held it comes too late."""
+    """End a lease without a settlement.  The token is cleared, so that a late settlement of its owner is lost."""
     free = replace(
         run, lease_losses=run.lease_losses + 1, token="", owner="", lease_until_ms=0, visible_ms=run.lease_until_ms
     )
@@ -148,7 +148,7 @@ def _lose(state: VersionState, run: Run, losses_max: int, now_ms: int) -> End:
 
 
 def _look_again(state: VersionState, not_before_ms: int | None) -> int | None:
-    """The earliest visible time or lease end; leases not before they may be taken back."""
+    """The earliest visible time or lease end; lease ends count from `not_before_ms` at the earliest."""
     firsts = [state.first_in_line(priority) for priority in PRIORITIES]
     times = [first_ms for first_ms in firsts if first_ms is not None]
     end_ms = _first_end(state)

@@ -24,7 +24,7 @@ def beat(state: VersionState, node: Node, ttl_ms: int, now_ms: int) -> None:
 
 
 def _bury(state: VersionState, now_ms: int) -> None:
-    """Ids are new at every start: whoever comes takes the dead away."""
+    """Remove dead nodes: node ids are new at every start, so their rows would accumulate."""
     for node_id in [node_id for node_id, living in state.nodes.items() if living.until_ms <= now_ms]:
         del state.nodes[node_id]
 
@@ -36,7 +36,7 @@ def nodes(state: VersionState, now_ms: int) -> list[Node]:
 def elect(state: VersionState, node_id: str, ttl_ms: int, now_ms: int) -> Term:
     state.is_there = True
     stands = state.leadership
-    if stands.until_ms > now_ms + stands.ttl_ms:  # the clock came back: nobody leads longer than it was promised
+    if stands.until_ms > now_ms + stands.ttl_ms:  # the clock was set back: cut the term to its length from now
         stands = state.leadership = replace(stands, until_ms=now_ms + stands.ttl_ms)
     is_vacant = not stands.holder or stands.until_ms <= now_ms
     if is_vacant or stands.holder == node_id:
@@ -61,7 +61,7 @@ def versions(state: VersionState, now_ms: int) -> list[Version]:
 
 
 def drop_version(state: VersionState, number: int, now_ms: int) -> int:
-    """Forget a version that nothing uses; 1 if it was there.  The number of its term stays: terms only rise."""
+    """Remove an unused version; 1 if it existed.  Its term number is kept, because terms only rise."""
     old = state.of(number)
     if not old.is_there or old.job_count or old.held or old.ready or old.leased or _leader(old, now_ms):
         return 0

@@ -1,4 +1,4 @@
-"""The verbs of the notes: put (by compare-and-set) and read by prefix."""
+"""Verbs of notes: put (by compare-and-set) and read by prefix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def put_notes(state: VersionState, puts: Sequence[NotePut], now_ms: int) -> list
 
 
 def write_notes(state: VersionState, puts: Sequence[NotePut], now_ms: int, written: dict[str, None]) -> list[Answer]:
-    """Write what does not conflict, and gather the keys in `written`."""
+    """Write the notes that do not conflict, and add their keys to `written`."""
     if not puts:
         return []
     _drop_expired(state, now_ms)
@@ -29,7 +29,7 @@ def write_notes(state: VersionState, puts: Sequence[NotePut], now_ms: int, writt
 
 
 def tell_notes(state: VersionState, written: dict[str, None]) -> None:
-    """Whoever leads must know, in every version."""
+    """Write a `NotesChanged` entry to the feed of every version."""
     if written:
         state.tell_all(NotesChanged(tuple(written)))
 
@@ -51,7 +51,7 @@ def _put_note(state: VersionState, put: NotePut, now_ms: int, written: dict[str,
 
 
 def _is_same(put: NotePut, stored: Note | None) -> bool:
-    """As it is written down: 1 and true are two values."""
+    """Compares the encoded values: 1 and true differ."""
     if put.value is None or stored is None:
         return put.value is None and stored is None
     return put.expires_ms == stored.expires_ms and encode(put.value) == encode(stored.value)
@@ -63,7 +63,7 @@ def standing(state: VersionState, key: str, now_ms: int) -> Note | None:
 
 
 def set_note(state: VersionState, put: NotePut, revision: int = 0) -> None:
-    """Write it; revisions come from one count, so that a note made anew is never taken for the old one."""
+    """Write a note.  All notes share one revision counter, so that a recreated note never has its old revision."""
     state.house.note_revision = max(state.house.note_revision + 1, revision)
     if put.key not in state.notes:
         state.house.note_keys = None

@@ -1,4 +1,4 @@
-"""The leader's verbs: read the feed, write a plan."""
+"""Verbs of the leader: read the feed, write a plan."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def advance(state: VersionState, term: int, plan: Plan, now_ms: int) -> Advanced
 
 
 def _unread(state: VersionState, plan: Plan) -> dict[str, bool]:
-    """The jobs that go on with ends in the feed that the plan has not read; true as soon as one stays due for it."""
+    """Jobs of the plan with ends in the feed that the plan has not read; true once a firing of the job was unread."""
     asked = _asking(state, plan) if state.ends else ()
     if not asked:
         return {}
@@ -74,7 +74,7 @@ def _unread(state: VersionState, plan: Plan) -> dict[str, bool]:
     left = len(state.entries) - sum([entry_id in state.entries for entry_id in known])
     unread: dict[str, bool] = {}
     seen = 0
-    for entry_id in reversed(state.entries):  # those that came last were not read
+    for entry_id in reversed(state.entries):  # the newest entries are the unread ones
         if not left or seen >= UNREAD_MAX:
             break
         if entry_id in known:
@@ -88,7 +88,7 @@ def _unread(state: VersionState, plan: Plan) -> dict[str, bool]:
 
 
 def _asking(state: VersionState, plan: Plan) -> set[str]:
-    """The jobs of which a run is made, or begins alone."""
+    """Ids of jobs with a firing or an `alone` release in the plan."""
     asked = {firing.run.job_id for firing in plan.firings}
     for release in plan.releases:
         run = state.live.get(release.run_id) if release.alone else None
@@ -130,7 +130,7 @@ def _is_fired(state: VersionState, last_due_ms: int | None, run: Run, now_ms: in
 
 
 def _overlap(state: VersionState, firing: Firing, unread: dict[str, bool], told: FeedWrites, now_ms: int) -> Answer:
-    """ok, waits, overlapped, unread; under CANCEL those of the schedule are asked to stop, or end here."""
+    """ok, waits, overlapped or unread.  CANCEL also cancels live runs of the schedule, or requests it if leased."""
     run = firing.run
     if run.key is not None and run.key in state.keys:
         return Answer.OVERLAPPED
@@ -154,7 +154,7 @@ def _overlap(state: VersionState, firing: Firing, unread: dict[str, bool], told:
 
 
 def _here(state: VersionState, run_id: str) -> Run | None:
-    """A live run of this version; one that was moved is no longer ours."""
+    """The live run, if it is in this version."""
     run = state.live.get(run_id)
     return run if run is not None and run.scheduler_version == state.version else None
 
@@ -174,9 +174,9 @@ def _release(state: VersionState, run_id: str, now_ms: int) -> None:
 def _release_alone(
     state: VersionState, run_id: str, asked: frozenset[str], unread: dict[str, bool], now_ms: int
 ) -> bool:
-    """False if it waits on: another run of its job is live that does not wait so itself, or an end of it is unread.
+    """False if the run stays held: another live run of its job does not wait behind one, or an end of it is unread.
 
-    Of those that are asked about here, the first that may begins; what they were held for bars nobody.
+    Held runs in `asked` do not count as overlapping, whatever their reason, so the first run that may begins.
     """
     run = _here(state, run_id)
     if run is None or run.state is not HELD:
@@ -197,7 +197,7 @@ def _hold(state: VersionState, run_id: str, reason: str) -> None:
 
 
 def _cancel(state: VersionState, run_id: str, reason: str, now_ms: int) -> None:
-    """As `cancel`, but the leader need not be told what it did itself."""
+    """As `cancel`, without a feed entry, because the leader made the change."""
     run = _here(state, run_id)
     if run is None:
         return

@@ -1,4 +1,4 @@
-"""The verbs of the records: prune, the audit log, dump and load."""
+"""Verbs of records: prune, the audit log, dump and load."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _drop(state: VersionState, run_id: str) -> int:
 
 
 def _drop_spent(state: VersionState, before_ms: int, limit: int) -> int:
-    """A once-job stays as long as a run of it lives or can be revived.  Declared anew, it does not fire again."""
+    """Remove ended once-jobs that have no live run and no dead letter.  A tombstone prevents a second firing."""
     spent = [
         job_id
         for job_id in state.spent
@@ -77,7 +77,7 @@ def _drop_spent(state: VersionState, before_ms: int, limit: int) -> int:
 
 
 def _ended_before(row: StoredJobFields, before_ms: int) -> bool:
-    """It ended with its last run; if no run taught the leader anything, when it was due."""
+    """Whether a once-job ended before: at the end of its last run, or at its due time if no end was learnt."""
     ended_ms = memory_of(row).last_end_ms
     ended_ms = row.last_due_ms if ended_ms is None else ended_ms
     return row.is_once and row.is_spent and ended_ms is not None and ended_ms < before_ms
@@ -101,7 +101,7 @@ def read_log(state: VersionState, after: int, limit: int, newest: bool) -> Page:
 
 
 def dump(state: VersionState, after: str | None, limit: int) -> Page:
-    """A cursor is `<kind> <place>` of the last record of its page."""
+    """Cursors are `<kind> <place>` of the last record of a page."""
     records = _records(state, *dump_place(after, _KINDS))
     page = list(islice(records, limit + 1))
     next_page = page[limit - 1][0] if len(page) > limit else None
@@ -113,7 +113,7 @@ def _kind(place: str) -> str:
     return "run" if kind == "live" else kind
 
 
-_KINDS = ("term", "job", "live", "run", "note", "log", "tomb")  # live runs go as runs; jobs stand before their runs
+_KINDS = ("term", "job", "live", "run", "note", "log", "tomb")  # live runs are dumped as runs; jobs precede their runs
 
 
 def _records(state: VersionState, kind: str, place: str) -> Iterator[tuple[str, Any]]:
@@ -171,7 +171,7 @@ def load(state: VersionState, records: Sequence[Record]) -> int:
 
 
 def _load(state: VersionState, value: Record) -> Record | None:
-    """As it is here now; None if it was there already."""
+    """The record as stored; None if it existed already."""
     match value:
         case Run():
             return _load_run(state, value)
@@ -206,7 +206,7 @@ def _load_run(state: VersionState, run: Run) -> Run | None:
         return None
     if run.state is LEASED:
         run = replace(run, state=READY, token="", owner="", lease_until_ms=0)
-    return state.admit(run, now_ms=0)  # the first look at its job finds out whether its time has come
+    return state.admit(run, now_ms=0)  # the next read of its job finds out whether it is visible
 
 
 def _load_note(state: VersionState, note: Note) -> bool:

@@ -1,7 +1,7 @@
 """Packed rows of jobs and finished runs, decoded when they are read.
 
-A hundred thousand jobs are mostly at rest: their definitions are a few bytes each instead of trees of objects, and
-the garbage collector has nothing to walk.  What changes with every firing (due times, memory) is beside it.
+Most of a hundred thousand jobs are idle: a packed definition is a few bytes instead of a tree of objects, which the
+garbage collector would scan.  Fields that change with every firing (due times, memory) are separate.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _RUN: Any = tuple[tuple(_hints[name] for name in Run.__struct_fields__)]  # type
 _unpack_run = msgspec.msgpack.Decoder(_RUN).decode
 _read_run = msgspec.json.Decoder(_RUN).decode
 _write = msgspec.json.Encoder().encode
-LIST, MAP = b"[{"  # how JSON begins, and nothing packed does
+LIST, MAP = b"[{"  # first byte of JSON, never of a packed row
 
 
 class HistoryChain(Struct, gc=False):
-    """A job's finished runs: the number of the newest, from which the older ones are found, and how many there are."""
+    """Chain of a job's finished runs: the number of the newest, which links to the older ones, and their count."""
 
     newest: int = 0
     kept: int = 0
 
 
 class StoredJobFields(HistoryChain, gc=False, kw_only=True):
-    packed: bytes  # the definition, but for its id and its schedule
+    packed: bytes  # the definition without id and schedule
     schedule: Schedule | None
     revision: int
     enabled: bool
@@ -52,17 +52,17 @@ class StoredJobFields(HistoryChain, gc=False, kw_only=True):
 
     @property
     def is_spent(self) -> bool:
-        """Has it fired, and fires no more?"""
+        """Whether the job has fired and has no next due."""
         return self.last_due_ms is not None and self.next_due_ms is None
 
 
 def packed(job: Job) -> bytes:
-    """The definition, but for what the row has beside it."""
+    """The definition without the fields that the row has separately."""
     return _packed(_stripped(job))
 
 
 def is_same(job: Job, row: StoredJobFields) -> bool:
-    """Is this the stored definition?"""
+    """Whether the job equals the stored definition."""
     if job.schedule != row.schedule:
         return False
     return packed(job) == row.packed or _stripped(job) == _definition(row)
@@ -70,7 +70,7 @@ def is_same(job: Job, row: StoredJobFields) -> bool:
 
 @lru_cache(maxsize=1_000)
 def shared(schedule: Schedule | None) -> Schedule | None:
-    """The same object for equal schedules: a fleet has a few."""
+    """One object for equal schedules, of which many jobs share a few."""
     return schedule
 
 
@@ -79,7 +79,7 @@ def _stripped(job: Job) -> Job:
 
 
 def job_of(job_id: str, row: StoredJobFields) -> Job:
-    """The job; its id is the very string it stands under, which all who keep it share."""
+    """The decoded job; its id is the key of the row, so that all references share one string."""
     return replace(
         _definition(row),
         id=job_id,
@@ -110,7 +110,7 @@ def run_from(data: bytes | memoryview) -> Run:
 
 
 def _packed(value: object) -> bytes:
-    """Small; as JSON if there is an integer beyond 64 bits in it, which only JSON knows."""
+    """The value as MessagePack; as JSON if it has an integer beyond 64 bits, which MessagePack cannot encode."""
     try:
         return _pack(value)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""The verbs of waiting runs: enqueue, cancel, revive, and looking at runs."""
+"""Verbs of runs: enqueue, cancel, revive, get, list, counts, lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def enqueue(
     notes: Sequence[NotePut],
     ready_max: int,
     now_ms: int,
-    unless_live: bool,  # noqa: FBT001  the verb's
+    unless_live: bool,  # noqa: FBT001  called by position
 ) -> list[RunAnswer]:
     told = FeedWrites()
     answers = []
@@ -45,20 +45,20 @@ def enqueue(
 
 
 def _overlapping(state: VersionState, run: Run, now_ms: int) -> Run | None:
-    """A live run of its job that keeps out a run which would be accepted otherwise."""
+    """A live run of the job that overlaps a run which `accept` would take."""
     if state.knows(run.id) or run.job_id not in state.jobs:
         return None
     return next(state.job_runs.overlapping(run.job_id, now_ms), None)
 
 
 def _home_of(state: VersionState, job_id: str) -> VersionState:
-    """The version that a job is in; that of the handle if there is no such job."""
+    """The version of a job; the version of the handle if there is no such job."""
     row = state.jobs.get(job_id)
     return state if row is None else state.of(row.version)
 
 
 def accept(state: VersionState, run: Run, told: FeedWrites, now_ms: int) -> RunAnswer:
-    """Make a run live, if nothing stands against it; that one came to the gate is told."""
+    """Make a run live, unless its id, job or key forbids it; a held run enters the feed."""
     if state.knows(run.id):
         return RunAnswer(Answer.ALREADY, run.id)
     if run.job_id not in state.jobs:
@@ -134,7 +134,7 @@ def get_runs(state: VersionState, ids: Sequence[str]) -> dict[str, tuple[str, Ru
 
 
 def list_runs(state: VersionState, where: RunFilter, after: str | None, limit: int) -> Page:
-    """A cursor is `live:<due>:<id>` or `past:<number>` of the last run of its page."""
+    """Cursors are `live:<due>:<id>` or `past:<number>` of the last run of a page."""
     live_after, before = run_place(after)
     rows: list[tuple[str, Run]] = []
     if before is None:
@@ -179,7 +179,7 @@ def _line(state: VersionState, priority: int, end: LinePlace | None, most: int) 
 
 
 def _end(state: VersionState, priority: int, before: str | None, now_ms: int) -> LinePlace | None:
-    """Up to which place a queue is counted; None: not at all."""
+    """The place up to which a queue is counted; None: not at all."""
     now = (now_ms + 1, 0, "")
     if before is None:
         return now

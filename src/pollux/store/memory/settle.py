@@ -1,4 +1,4 @@
-"""The verb that ends an attempt: all that becomes true with it, or nothing."""
+"""Verb `settle`: ends an attempt, with its follow-ups and notes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _settle(
 
 
 def _refused(state: VersionState, run: Run | None, token: str) -> Answer:
-    """The token that settled a run stays with it; a run that was taken back has none."""
+    """Answer.ALREADY if the token settled this run before, else LOST; a reclaimed run has no token."""
     if run is None or not token:
         return Answer.LOST
     is_settled = (run.state is not LEASED and run.token == token) or state.settled.get(run.id) == token
@@ -69,7 +69,7 @@ def _refused(state: VersionState, run: Run | None, token: str) -> Answer:
 
 
 def _final(state: VersionState, run: Run, verdict: Verdict) -> Verdict:
-    """Nothing is tried again that was asked to stop or whose job is gone."""
+    """The verdict; a run with a cancel request or without a job is cancelled instead of tried again."""
     if isinstance(verdict, Done | Dead | Cancelled):
         return verdict
     if run.cancel:
@@ -98,7 +98,7 @@ def _finish(
 
 
 def _take_dead_letters(state: VersionState, job_id: str) -> int:
-    """Make history of the job's dead letters of its schedule, not of what was asked for; how many they stood for."""
+    """Turn the dead letters of the job's schedule into ordinary failed runs; answers the sum of their `deaths`."""
     letters = [letter for letter in state.history.dead_letters(job_id) if letter.cause is Cause.SCHEDULE]
     for letter in letters:
         state.history.end_dead_letter(letter.id)
@@ -152,7 +152,7 @@ def _after(
     cancel: str,
     deaths: int,
 ) -> Run:
-    """The run with what this attempt left behind."""
+    """The run with the outcome of this attempt."""
     return replace(
         run,
         state=state,

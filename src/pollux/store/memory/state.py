@@ -1,11 +1,11 @@
-"""The state of the memory store: the rows, and the few moves that keep their indexes consistent.
+"""State of the memory store: the rows, and the operations that keep their indexes consistent.
 
 A live run is in exactly one place of one version: held (counted), ready (in the queue of its priority) or leased
-(in `leased`, with the length of its lease).  A finished one is in `history`.  All verbs move runs by `admit`,
+(in `leased`, with the length of its lease).  A finished run is in `history`.  All verbs move runs by `admit`,
 `put_back`, `lease` and `finish` of the version it is in, and jobs between versions by `take_job`.
 
 Queues are heaps; an entry is valid if its run is still ready and visible at the entry's time, otherwise it is
-dropped when it comes up.
+removed when it reaches the top.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ BUCKET_MS = 1_000
 
 
 class DueIndex:
-    """The ids of enabled jobs with a next due, readable by (next due, id) from anywhere."""
+    """Ids of enabled jobs with a next due, readable in order of (next due, id) from any position."""
 
     def __init__(self, jobs: Mapping[str, StoredJobFields]) -> None:
         self._jobs = jobs
-        self._buckets: dict[int, dict[str, None]] = {}  # half the size of sets
-        self._numbers: list[int] = []  # of the buckets, sorted
-        self._read: tuple[int, list[tuple[int, str]]] | None = None  # the bucket read last, sorted; ids may have left
+        self._buckets: dict[int, dict[str, None]] = {}  # dicts, which take half the memory of sets
+        self._numbers: list[int] = []  # sorted bucket numbers
+        self._read: tuple[int, list[tuple[int, str]]] | None = (
+            None  # the last bucket read, sorted, maybe with removed ids
+        )
 
     def add(self, job_id: str, due_ms: int) -> None:
         number = due_ms // BUCKET_MS
@@ -56,17 +58,17 @@ class DueIndex:
             del self._numbers[bisect_left(self._numbers, number)]
 
     def read(self, after: tuple[int, str] | None, before_ms: int) -> Iterator[str]:
-        """The ids after that pair and due before that time, in order."""
+        """Ids after the pair `after` and due before `before_ms`, in order."""
         first = 0 if after is None else bisect_left(self._numbers, after[0] // BUCKET_MS)
         for place in range(first, bisect_right(self._numbers, before_ms // BUCKET_MS)):
             bucket, order = self._buckets[self._numbers[place]], self._order(self._numbers[place])
             start = 0 if after is None else bisect_right(order, after)
             for due_ms, job_id in order[start : bisect_left(order, (before_ms, ""))]:
-                if job_id in bucket and self._jobs[job_id].next_due_ms == due_ms:  # it may be due elsewhere by now
+                if job_id in bucket and self._jobs[job_id].next_due_ms == due_ms:  # its due may have changed
                     yield job_id
 
     def _order(self, number: int) -> list[tuple[int, str]]:
-        """A bucket sorted; reading on in it does not sort it again."""
+        """The sorted bucket, cached for the next read."""
         if self._read is None or self._read[0] != number:
             due = ((self._jobs[job_id].next_due_ms, job_id) for job_id in self._buckets[number])
             self._read = number, sorted((due_ms, job_id) for due_ms, job_id in due if due_ms is not None)
@@ -78,15 +80,15 @@ DONE, DEAD, CANCELLED = RunState.DONE, RunState.DEAD, RunState.CANCELLED
 JOB_GONE = "its job was deleted"
 GONE_MAX = 100_000  # deleted jobs whose revision and last due are remembered
 STALE_MIN = 1_000
-LinePlace = tuple[int, int, str]  # visible from, number, id: lines are in this order
+LinePlace = tuple[int, int, str]  # visible time, number, id: the order of a queue
 
 
 class DeletedJob(Struct, frozen=True):
-    """What is remembered of a deleted job."""
+    """Tombstone of a deleted job."""
 
     revision: int
     last_due_ms: int | None
-    place: int = 0  # in the order in which they went
+    place: int = 0  # in the order of deletion
 
 
 class HeldTerm(Struct, frozen=True):
@@ -102,7 +104,7 @@ class LivingNode(Struct, frozen=True):
 
 
 class FeedWrites:
-    """What one call tells the feeds, by version."""
+    """Feed entries of one call, by version."""
 
     __slots__ = ("arrived", "ends")
 
@@ -118,25 +120,25 @@ class FeedWrites:
 
 
 class SharedState:
-    """What all versions share."""
+    """State shared by all versions."""
 
     def __init__(self) -> None:
         self.lock = Lock()
         self.bells = MemoryNotifier()
-        self.rung: dict[tuple[str, int], None] = {}  # what is new for those who wait, and in which version
-        self.asked: dict[str, None] = {}  # owners of leased runs that were asked to stop
+        self.rung: dict[tuple[str, int], None] = {}  # kinds of wake-ups of this call, with their versions
+        self.asked: dict[str, None] = {}  # owners of leased runs with a new cancel request
         self.states: dict[int, VersionState] = {}
 
         self.jobs: dict[str, StoredJobFields] = {}
         self.gone: dict[str, DeletedJob] = {}
-        self.job_ids: list[str] | None = None  # sorted; None: to be sorted again
+        self.job_ids: list[str] | None = None  # sorted; None: to be rebuilt
         self.spent: dict[str, None] = {}  # once-jobs that have fired
 
         self.live: dict[str, Run] = {}
         self.job_runs = JobRuns(self.live)
         self.keys: dict[str, str] = {}
         self.claims: dict[str, list[str]] = {}  # claim token -> runs
-        self.settled: dict[str, str] = {}  # run -> the token that handed it back last
+        self.settled: dict[str, str] = {}  # run -> the token of the last settlement that put it back
         self.history = FinishedRuns(self.jobs)
         self.seq = count(1)
 
@@ -157,11 +159,11 @@ class SharedState:
 
 
 class VersionState:
-    """One version, and beside it what all of them share."""
+    """State of one version, with references to the shared state."""
 
     def __init__(self, house: SharedState, version: int) -> None:
         self.house, self.version = house, version
-        self.is_there = False  # somebody used it, and nobody dropped it since
+        self.is_there = False  # the version was used, and not pruned since
         self.jobs, self.gone, self.spent = house.jobs, house.gone, house.spent
         self.live, self.job_runs, self.keys = house.live, house.job_runs, house.keys
         self.claims, self.settled, self.history = house.claims, house.settled, house.history
@@ -171,9 +173,9 @@ class VersionState:
         self.due = DueIndex(self.jobs)
         self.lines: tuple[list[LinePlace], ...] = ([], [], [])
         self.leased: dict[str, int] = {}  # run -> length of its lease
-        self.first_end_ms = 0  # no lease ends before
-        self.last_grant_ms = 0  # no lease was given or renewed after
-        self.clock_ms = 0  # the latest time at which a lease was given or a job fired
+        self.first_end_ms = 0  # no lease ends before this time
+        self.last_grant_ms = 0  # no lease was granted or renewed after this time
+        self.clock_ms = 0  # the latest time of a granted lease or a firing
         self.held = 0
         self.ready = 0
         self._stale = 0
@@ -187,15 +189,15 @@ class VersionState:
         return self if version == self.version else self.house.state(version)
 
     def home(self, run: Run) -> VersionState:
-        """The version that a run is in."""
+        """The version of a run."""
         return self.of(run.scheduler_version)
 
     def there(self) -> list[VersionState]:
-        """The versions that are there, by number."""
+        """The existing versions, by number."""
         return [state for _, state in sorted(self.house.states.items()) if state.is_there]
 
     def tell_all(self, entry: Entry) -> None:
-        """In every version that is there, and in our own: its leader may be about to come."""
+        """Write an entry to the feed of every existing version, and of this one, which may get its first leader."""
         for state in self.there():
             state.tell(entry)
         if not self.is_there:
@@ -208,7 +210,7 @@ class VersionState:
         return None if row is None else job_of(job_id, row)
 
     def add_job(self, job: Job) -> None:
-        """A job that is not there yet, with everything that it brings."""
+        """Add a job with its due times and memory."""
         row = StoredJobFields(
             packed=packed(job),
             schedule=shared(job.schedule),
@@ -225,7 +227,7 @@ class VersionState:
         row.memory = packed_memory(job.memory)
 
     def redefine_job(self, job: Job, row: StoredJobFields) -> None:
-        """Another definition; due times and memory stay."""
+        """Replace the definition; due times and memory stay."""
         next_due_ms = row.next_due_ms
         self.move_job(job.id, row, None, row.last_due_ms)
         row.packed, row.schedule, row.enabled = packed(job), shared(job.schedule), job.enabled
@@ -233,7 +235,7 @@ class VersionState:
         self.move_job(job.id, row, next_due_ms, row.last_due_ms)
 
     def take_job(self, job_id: str, row: StoredJobFields) -> None:
-        """A job of another version is of this one from now on, with all that it has."""
+        """Move a job from another version to this one, with its due times, memory and live runs."""
         old, next_due_ms = self.of(row.version), row.next_due_ms
         old.move_job(job_id, row, None, row.last_due_ms)
         row.version = self.version
@@ -247,7 +249,7 @@ class VersionState:
         self.take_runs(job_id)
 
     def take_runs(self, job_id: str) -> None:
-        """The live runs of a job of this version: one that outlived a deleted job of its id may be elsewhere."""
+        """Move the job's live runs to this version; one that outlived a deleted job of its id may be in another."""
         for run in [self.live[run_id] for run_id in self.job_runs.of(job_id)]:
             home = self.home(run)
             if home is not self:
@@ -300,7 +302,7 @@ class VersionState:
         return run_id in self.live or run_id in self.history
 
     def admit(self, run: Run, now_ms: int) -> Run:
-        """A new live run, held or ready, where its job is."""
+        """Add a live run, held or ready, in the version of its job."""
         row = self.jobs.get(run.job_id)
         if row is not None and row.version != run.scheduler_version:
             run = replace(run, scheduler_version=row.version)
@@ -311,21 +313,21 @@ class VersionState:
         return run
 
     def put_back(self, run: Run, now_ms: int) -> None:
-        """A live run, held or ready from now on."""
+        """Make a live run held or ready."""
         home = self.home(run)
         home.step_out(self.live[run.id])
         home.stand(run)
         self.job_runs.move(run, now_ms)
 
     def lease(self, run: Run, lease_ms: int, now_ms: int) -> None:
-        """A run just taken out of its line."""
+        """Make a run leased that was just removed from its queue."""
         self.ready -= 1
         self.live[run.id] = run
         self.leased[run.id] = lease_ms
         self.job_runs.move(run, now_ms)
 
     def finish(self, run: Run) -> None:
-        """A live run, finished from now on."""
+        """Make a live run finished."""
         self.home(run).step_out(self.live.pop(run.id))
         if run.key is not None and self.keys.get(run.key) == run.id:
             del self.keys[run.key]
@@ -333,12 +335,12 @@ class VersionState:
         self.history.add(run)
 
     def forget(self, run_id: str) -> None:
-        """A finished run goes for good."""
+        """Remove a finished run."""
         self.history.remove(run_id)
         self.settled.pop(run_id, None)
 
     def stand(self, run: Run) -> None:
-        """Here, held or ready."""
+        """Add a held or ready run to this version."""
         self.live[run.id] = run
         if run.state is READY:
             self.ready += 1
@@ -348,7 +350,7 @@ class VersionState:
             self.held += 1
 
     def step_out(self, run: Run) -> None:
-        """Out of its place here."""
+        """Remove a live run from its place in this version."""
         if run.state is LEASED:
             del self.leased[run.id]
         elif run.state is HELD:
@@ -366,7 +368,7 @@ class VersionState:
         self._stale = 0
 
     def stands(self, entry: LinePlace) -> bool:
-        """True if the run is still ready and visible at the entry's time."""
+        """Whether the run of an entry is still ready and visible at the entry's time."""
         run = self.live.get(entry[2])
         return (
             run is not None
@@ -383,13 +385,13 @@ class VersionState:
         return line[0][0] if line else None
 
     def place_of(self, run: Run) -> LinePlace:
-        """Where a ready run of ours stands in its line."""
+        """Place of a ready run of this version in its queue."""
         return min(place for place in self.lines[run.priority - 1] if place[2] == run.id and self.stands(place))
 
     def ready_before(self, priority: int, end: LinePlace, limit: int) -> int:
-        """How many of a priority stand before a place, counted to the limit: the top of the heap, not all of it."""
+        """Number of ready runs before a place, counted up to the limit; reads only the top of the heap."""
         line, places = self.lines[priority - 1], [0]
-        found: set[str] = set()  # an entry may be there twice
+        found: set[str] = set()  # a run may have two equal entries
         while places and len(found) < limit:
             place = places.pop()
             if place < len(line) and line[place] < end:
@@ -399,7 +401,7 @@ class VersionState:
         return len(found)
 
     def show(self, now_ms: int) -> None:
-        """The clock came back: what had been visible before stays so, in its order, also what is leased."""
+        """After the clock was set back: runs that were visible stay visible, in their order, also leased ones."""
         back_ms = self.clock_ms - now_ms
         for run in [self.live[run_id] for run_id in self.leased]:
             if now_ms < run.visible_ms <= self.clock_ms:
@@ -413,13 +415,13 @@ class VersionState:
         self.clock_ms = now_ms
 
     def cancel_waiting(self, run: Run, reason: str, now_ms: int) -> End:
-        """A held or ready run ends here."""
+        """Cancel a held or ready run."""
         why = reason or "cancelled"
         self.finish(replace(run, state=CANCELLED, held_reason="", cancel=why, finished_ms=now_ms))
         return end_of(run, CANCELLED, now_ms, error=why)
 
     def ask_to_stop(self, run: Run, reason: str) -> bool:
-        """Leave a request beside the lease; false if there is one already."""
+        """Store a cancel request with a leased run; false if it has one already."""
         if run.cancel:
             return False
         self.live[run.id] = replace(run, cancel=reason or "cancelled")
@@ -435,7 +437,7 @@ class VersionState:
         self.house.rung["feed", self.version] = None
 
     def tell_told(self, told: FeedWrites) -> None:
-        """One entry of a kind in each version that is concerned."""
+        """Write one entry of each kind to the feed of each version of `told`."""
         for version, ends in told.ends.items():
             self.of(version).tell(Ended(tuple(ends)))
         for version, run_ids in told.arrived.items():
@@ -448,7 +450,7 @@ class VersionState:
 
 
 def end_of(run: Run, state: RunState, now_ms: int, *, failed: bool = False, error: str = "") -> End:
-    """The end of an attempt in which no handler code ran to its end."""
+    """The end of an attempt in which no handler code completed."""
     cause: Cause = run.cause
     return End(
         run.id, run.job_id, state, cause, run.due_ms, now_ms, failed=failed, error=error, gated=run.gated, ran=False

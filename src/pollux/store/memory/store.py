@@ -25,7 +25,7 @@ from pollux.store.memory.wakeup import MemoryWaiter
 from pollux.store.move_marks import SEAL
 from pollux.store.values import ClaimRequest
 
-LOOK_AGAIN_MS = 5_000  # a claim that waits looks again at least so often: the clock may have jumped
+LOOK_AGAIN_MS = 5_000  # longest rest of a waiting claim, because the clock may jump
 T = TypeVar("T")
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -43,7 +43,7 @@ TIMED = frozenset(  # verbs that take the time as their last argument
 
 
 class MemoryOpenState:
-    """Open or closed, for a handle and those of other versions that were made from it."""
+    """Open state shared by a handle and the handles of other versions made from it."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -111,7 +111,7 @@ class MemoryBackend:
         return self._do(_recorded, audit, unless_moved, runs.enqueue, *asked)
 
     async def claim(self, request: ClaimRequest, *, now_ms: int | None) -> Look[Claimed]:
-        at_ms = self._now(now_ms)  # before the guard looks: it then knows of every jump that is in it
+        at_ms = self._now(now_ms)  # read before the guard, so that the guard has seen every jump in it
         hold_ms = self._jumps.hold_ms(request.lease_ms) if now_ms is None else 0
         claimed: Claimed = self._do(leases.claim, request, hold_ms, at_ms)
         look_again_ms = claimed.look_again_ms
@@ -167,7 +167,7 @@ class MemoryBackend:
 
 
 class MemoryRest:
-    """A waiting call on a memory store."""
+    """Waiter of one call on a memory store."""
 
     def __init__(self, waiter: MemoryWaiter, clock: Clock, again_ms: int | None) -> None:
         self._waiter, self._clock, self._again_ms = waiter, clock, again_ms
@@ -198,7 +198,7 @@ def _recorded(
     verb: Callable[..., T],
     *args: Any,
 ) -> T:
-    """Run a verb, and write the lines of its audit."""
+    """Run a verb and write its audit lines; raises `MovedAway` on a sealed store."""
     if unless_moved and SEAL in state.notes:
         raise MovedAway
     answer = verb(state, *args)

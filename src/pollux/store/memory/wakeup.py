@@ -1,4 +1,4 @@
-"""Waiting calls and their wake-up: one event per waiting call, set in the loop that it belongs to."""
+"""Wake-up of waiting calls: one event per call, set in the event loop of that call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threading import Lock
 
 
 class MemoryWaiter:
-    """One call that waits: for `runs` or for `feed` of a version, perhaps of a node, on one handle."""
+    """A waiting call on one handle: for `runs` (with its node) or for `feed` of a version."""
 
     __slots__ = ("event", "handle", "is_woken", "kind", "loop", "node", "version")
 
@@ -17,21 +17,21 @@ class MemoryWaiter:
         self.kind, self.node, self.handle, self.version = kind, node, handle, version
         self.loop = asyncio.get_running_loop()
         self.event = asyncio.Event()
-        self.is_woken = False  # told to come back, whatever there is
+        self.is_woken = False  # the wait ends, whatever is found
 
     def ring(self) -> None:
-        """Called from a coroutine, perhaps of another loop in another thread."""
+        """Set the event; the caller is a coroutine, possibly of another loop in another thread."""
         if asyncio.get_running_loop() is self.loop:
             self.event.set()
             return
-        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # its loop is closed, so the wait has ended
             self.loop.call_soon_threadsafe(self.event.set)
 
 
 class MemoryNotifier:
     def __init__(self) -> None:
         self._lock = Lock()
-        self._waiters: dict[MemoryWaiter, None] = {}  # in the order in which they came: nothing here is left to chance
+        self._waiters: dict[MemoryWaiter, None] = {}  # in insertion order, so that wake-ups are deterministic
 
     @contextmanager
     def waiter(self, kind: str, node: str, handle: object, version: int) -> Iterator[MemoryWaiter]:
@@ -45,7 +45,7 @@ class MemoryNotifier:
                 self._waiters.pop(waiter, None)
 
     def ring(self, kind: str, version: int) -> None:
-        """There is something to look at."""
+        """Wake the calls that wait for this kind in this version."""
         if self._waiters:
             for waiter in self._standing():
                 if waiter.kind == kind and waiter.version == version:
