@@ -269,7 +269,7 @@ FIRINGS = (
     sabotage(
         "S4.two-memory",
         "a term is given to whoever asks, though another holds it",
-        Patch("store/memory/nodes.py", "if is_vacant or stands.holder == node_id:", "if is_vacant or node_id:"),
+        Patch("store/memory/nodes.py", "if is_vacant or current.holder == node_id:", "if is_vacant or node_id:"),
         tests=(MEMORY + "test_the_second_to_ask_is_told_who_leads",),
     ),
     sabotage(

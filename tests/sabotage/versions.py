@@ -97,8 +97,8 @@ BETWEEN_VERSIONS = (
         "memory",
         Patch(
             "store/memory/nodes.py",
-            "    stands = state.leadership\n    if stands.until_ms > now_ms",
-            "    stands = state.of(2).leadership\n    if stands.until_ms > now_ms",
+            "    current = state.leadership\n    if current.until_ms > now_ms",
+            "    current = state.of(2).leadership\n    if current.until_ms > now_ms",
         ),
     ),
     term("sqlite", Patch("store/relational/nodes.py", 'tx.fetch("nodes.term", version)', 'tx.fetch("nodes.term", 2)')),

@@ -1,10 +1,10 @@
 """Handle on a store: the verbs of the contract over the primitives of a backend.
 
-Every check of arguments, deadline, count, wait and decoded answer is here, once for all stores; `backend.py` says what
-a backend does itself.
+The handle checks arguments, bounds and counts calls, waits and decodes answers, once for all stores; `backend.py` is
+the interface of a backend.
 
-A call that has no answer within its deadline raises `StoreTimeout`: it may have taken effect all the same, so it is
-repeated with the same ids.  What waits inside the store (`claim`, `feed`) has its wait on top of the deadline.
+A call without an answer within its deadline raises `StoreTimeout`.  It may have taken effect, so the caller repeats it
+with the same ids.  The wait of `claim` and `feed` is added to the deadline.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ from pollux.store.limits import (
 from pollux.store.move_marks import refuse_sealed
 from pollux.store.values import ClaimRequest
 
-DEADLINE_MS = 12_000  # later than the backends' own (10 s): their refusal says why, our silence only that
-MIGRATE_MS = 3_600_000  # more to open a store, which may bring what an earlier release wrote up to date
+DEADLINE_MS = 12_000  # longer than the deadlines of the backends (10 s), whose errors give the reason
+MIGRATE_MS = 3_600_000  # added to open a store, which may run migrations
 VERBS = tuple(name for name, verb in vars(Store).items() if inspect.iscoroutinefunction(verb))
 T = TypeVar("T")
 
 
 class CallStats(Struct):
-    """What one verb has cost so far.  Waits inside `claim` and `feed` are part of their time."""
+    """Calls, errors and time of one verb.  The time includes the waits of `claim` and `feed`."""
 
     calls: int = 0
     errors: int = 0
@@ -92,7 +92,7 @@ class CallStats(Struct):
 
 
 class StoreHandle:
-    """A store as all loops and faces see it: each call checked, counted and bounded.
+    """The store of all loops and interfaces: every call is checked, counted and bounded.
 
     After `refuse_if_moved` no change is made through it to a store that was moved away: see `move_marks`.
     """
@@ -101,9 +101,9 @@ class StoreHandle:
         self.backend = backend
         self.clock = clock or SystemClock()
         self.deadline_ms = deadline_ms
-        self.call_stats = {verb: CallStats() for verb in VERBS}  # these two are shared with twins and other versions
+        self.call_stats = {verb: CallStats() for verb in VERBS}  # shared, as `enqueued`, with twins and versions
         self.enqueued = [0] * 4  # accepted and ready, by priority
-        self._moved_url: str | None = None  # without a password; None: also a store that was moved may be changed
+        self._moved_url: str | None = None  # without a password; None: changes are not checked
         self._deadlines = Deadlines()
 
     @property
@@ -124,7 +124,7 @@ class StoreHandle:
         return self._over(self.backend.of_version(check_version(number)))
 
     def _over(self, backend: Backend) -> StoreHandle:
-        """Another handle whose calls are counted here, too."""
+        """A handle that shares the counters of this one."""
         other = StoreHandle(backend, clock=self.clock, deadline_ms=self.deadline_ms)
         other.call_stats, other.enqueued = self.call_stats, self.enqueued
         other._moved_url = self._moved_url
@@ -293,7 +293,7 @@ class StoreHandle:
 
     async def prune(self, what: Pruning, *, audit: Audit | None = None, now_ms: int | None = None) -> int:
         check_pruning(what, has_audit=audit is not None)
-        # What only got old is the leader's to remove, and that ends with its term.
+        # Pruning by age is done by the leader, which a seal stops by its term.
         unless_moved = self._moved_url is not None and bool(what.ids or what.version)
         return await self._call(
             "prune", self.backend.prune(what, audit=audit, now_ms=now_ms, unless_moved=unless_moved)
@@ -355,17 +355,17 @@ class StoreHandle:
         return await self._call(verb, self.backend.read(verb, *args, now_ms=now_ms))
 
     async def _write(self, verb: str, *args: Any, now_ms: int | None = None) -> Any:
-        """What nodes do; it ends with their leases and terms."""
+        """Writes of nodes, which a seal stops by their leases and terms."""
         return await self._call(verb, self.backend.write(verb, *args, now_ms=now_ms))
 
     async def _change(self, verb: str, *args: Any, audit: Audit | None = None, now_ms: int | None = None) -> Any:
-        """What people and programs ask for; it is refused if the store was moved."""
+        """Writes of people and programs, which are refused if the store was moved."""
         unless_moved = self._moved_url is not None
         call = self.backend.write(verb, *args, audit=audit, now_ms=now_ms, unless_moved=unless_moved)
         return await self._call(verb, call)
 
     async def _call(self, verb: str, answer: Coroutine[Any, Any, T], wait_ms: int = 0) -> T:
-        """Count and bound one call; `answer` is the call itself, not yet begun."""
+        """Count and bound one call; `answer` is its coroutine, not yet started."""
         stats = self.call_stats[verb]
         stats.calls += 1
         began = self.clock.mono_ms()
@@ -402,7 +402,7 @@ class StoreHandle:
         now_ms: int | None,
         request: ClaimRequest | None = None,
     ) -> T:
-        """Look until enough is found, the time is over, or waits are called back."""
+        """Look until the answer is complete, `wait_ms` is over, or a wake-up ends the wait."""
         backend = self.backend
         if wait_ms <= 0 or not backend.capabilities.waits:
             return (await look(now_ms=now_ms)).found
@@ -433,7 +433,7 @@ class StoreHandle:
         return decoder.answer([decoder(found[run_id], run_id) if run_id in found else None for run_id in ids])
 
     def _count(self, runs: Sequence[Run], answers: list[RunAnswer]) -> list[RunAnswer]:
-        """Count what was accepted and is ready."""
+        """Count accepted ready runs by priority."""
         if isinstance(runs, RunsAlike):
             if not runs.one.gated:
                 self.enqueued[runs.one.priority] += [answer.answer for answer in answers].count(Answer.OK)
@@ -449,13 +449,13 @@ def _has_items(feed: Feed) -> bool:
 
 
 def has_answer(claimed: Claimed) -> bool:
-    """Whether a claim that waits has what it waits for."""
+    """Whether the answer ends the wait of a claim."""
     return bool(claimed.runs) or claimed.answer is not Answer.OK
 
 
 def _unanswered(verb: str, limit_ms: int, late_s: float) -> StoreTimeout:
     what = f"the store did not answer {verb} within {limit_ms} ms"
-    if late_s:  # it may have answered in time, while this loop was blocked
+    if late_s:  # the answer may have arrived in time, while this loop was blocked
         beyond = f"{late_s * 1_000:.0f} ms beyond the {limit_ms} ms that it had"
         what = f"no answer to {verb} was heard in time: the event loop was blocked, {beyond} (`pollux health`)"
     return StoreTimeout(f"{what}; the call may have taken effect: repeat it with the same ids")

@@ -125,7 +125,7 @@ class FinishedRuns:
         """Ids of the oldest runs of those kinds that finished before `before_ms`."""
         old: list[str] = []
         young = 0
-        for place in range(self._first_standing(), len(self._ids)):
+        for place in range(self._first_present(), len(self._ids)):
             if len(old) >= limit or young >= PATIENCE:
                 break
             if self._times[place] >= before_ms:
@@ -138,7 +138,7 @@ class FinishedRuns:
 
     def oldest(self, kinds: frozenset[int], *, limit: int) -> list[str]:
         """Ids of the oldest runs of those kinds."""
-        places = (place for place in range(self._first_standing(), len(self._ids)) if self._kinds[place] in kinds)
+        places = (place for place in range(self._first_present(), len(self._ids)) if self._kinds[place] in kinds)
         return [self._ids[place] for place in islice(places, max(0, limit))]
 
     def beyond(self, keep: int, *, limit: int) -> list[str]:
@@ -149,9 +149,9 @@ class FinishedRuns:
         self._kept = keep
         excess: list[str] = []
         for job_id in list(self._crowded):
-            standing = [place for place in self._places_of(job_id) if self._kinds[place] not in {LEFT, DEAD_LETTER}]
-            failed = [self._ids[place] for place in standing if self._kinds[place] == FAILED]
-            excess += [self._ids[place] for place in standing if self._kinds[place] != FAILED][keep:] + failed[keep:]
+            present = [place for place in self._places_of(job_id) if self._kinds[place] not in {LEFT, DEAD_LETTER}]
+            failed = [self._ids[place] for place in present if self._kinds[place] == FAILED]
+            excess += [self._ids[place] for place in present if self._kinds[place] != FAILED][keep:] + failed[keep:]
             if len(excess) > limit:
                 break  # this job stays in the set for the next call
             self._crowded.discard(job_id)
@@ -185,7 +185,7 @@ class FinishedRuns:
             yield place
             number = self._older[place]
 
-    def _first_standing(self) -> int:
+    def _first_present(self) -> int:
         """Place of the oldest entry that is not removed."""
         while self._first < len(self._kinds) and self._kinds[self._first] == LEFT:
             self._first += 1
@@ -193,12 +193,12 @@ class FinishedRuns:
 
     def _sweep(self) -> None:
         """Rebuild the columns without removed entries."""
-        standing = [place for place, kind in enumerate(self._kinds) if kind != LEFT]
-        jobs = [self._run(place).job_id for place in standing]
-        self._ids = [self._ids[place] for place in standing]
-        self._numbers = array("q", (self._numbers[place] for place in standing))
-        self._times = array("q", (self._times[place] for place in standing))
-        self._kinds = bytearray(self._kinds[place] for place in standing)
+        present = [place for place, kind in enumerate(self._kinds) if kind != LEFT]
+        jobs = [self._run(place).job_id for place in present]
+        self._ids = [self._ids[place] for place in present]
+        self._numbers = array("q", (self._numbers[place] for place in present))
+        self._times = array("q", (self._times[place] for place in present))
+        self._kinds = bytearray(self._kinds[place] for place in present)
         self._older = array("q")
         newest: dict[str, int] = {}
         for job_id, number in zip(jobs, self._numbers, strict=True):

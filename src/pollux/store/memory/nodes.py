@@ -17,13 +17,13 @@ def beat(state: VersionState, node: Node, ttl_ms: int, now_ms: int) -> None:
     is_known = before is not None and before.until_ms > now_ms and before.node.does_as(node)
     state.nodes[node.id] = LivingNode(replace(node, beat_ms=now_ms), now_ms + ttl_ms)
     if not is_known:
-        _bury(state, now_ms)
+        _remove_dead(state, now_ms)
         served = state.of(node.scheduler_version)
         served.is_there = True
         served.tell(NodeSeen(node.id))
 
 
-def _bury(state: VersionState, now_ms: int) -> None:
+def _remove_dead(state: VersionState, now_ms: int) -> None:
     """Remove dead nodes: node ids are new at every start, so their rows would accumulate."""
     for node_id in [node_id for node_id, living in state.nodes.items() if living.until_ms <= now_ms]:
         del state.nodes[node_id]
@@ -35,18 +35,18 @@ def nodes(state: VersionState, now_ms: int) -> list[Node]:
 
 def elect(state: VersionState, node_id: str, ttl_ms: int, now_ms: int) -> Term:
     state.is_there = True
-    stands = state.leadership
-    if stands.until_ms > now_ms + stands.ttl_ms:  # the clock was set back: cut the term to its length from now
-        stands = state.leadership = replace(stands, until_ms=now_ms + stands.ttl_ms)
-    is_vacant = not stands.holder or stands.until_ms <= now_ms
-    if is_vacant or stands.holder == node_id:
-        stands = state.leadership = HeldTerm(stands.number + is_vacant, node_id, now_ms + ttl_ms, ttl_ms)
-    return Term(stands.number, stands.holder, stands.until_ms, now_ms)
+    current = state.leadership
+    if current.until_ms > now_ms + current.ttl_ms:  # the clock was set back: cut the term to its length from now
+        current = state.leadership = replace(current, until_ms=now_ms + current.ttl_ms)
+    is_vacant = not current.holder or current.until_ms <= now_ms
+    if is_vacant or current.holder == node_id:
+        current = state.leadership = HeldTerm(current.number + is_vacant, node_id, now_ms + ttl_ms, ttl_ms)
+    return Term(current.number, current.holder, current.until_ms, now_ms)
 
 
 def resign(state: VersionState, node_id: str, term: int) -> None:
-    stands = state.leadership
-    if stands.holder == node_id and stands.number == term:
+    current = state.leadership
+    if current.holder == node_id and current.number == term:
         state.leadership = HeldTerm(number=term)
 
 

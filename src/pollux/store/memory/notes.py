@@ -35,7 +35,7 @@ def tell_notes(state: VersionState, written: dict[str, None]) -> None:
 
 
 def _put_note(state: VersionState, put: NotePut, now_ms: int, written: dict[str, None]) -> Answer:
-    stored = standing(state, put.key, now_ms)
+    stored = live_note(state, put.key, now_ms)
     if put.revision is not None and put.revision != (0 if stored is None else stored.revision):
         return Answer.CONFLICT
     if put.revision is None and _is_same(put, stored):
@@ -57,7 +57,7 @@ def _is_same(put: NotePut, stored: Note | None) -> bool:
     return put.expires_ms == stored.expires_ms and encode(put.value) == encode(stored.value)
 
 
-def standing(state: VersionState, key: str, now_ms: int) -> Note | None:
+def live_note(state: VersionState, key: str, now_ms: int) -> Note | None:
     note = state.notes.get(key)
     return None if note is None or _is_over(note, now_ms) else note
 

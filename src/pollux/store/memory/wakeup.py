@@ -47,17 +47,17 @@ class MemoryNotifier:
     def ring(self, kind: str, version: int) -> None:
         """Wake the calls that wait for this kind in this version."""
         if self._waiters:
-            for waiter in self._standing():
+            for waiter in self._snapshot():
                 if waiter.kind == kind and waiter.version == version:
                     waiter.ring()
 
     def wake(self, *, node: str | None = None, handle: object = None) -> None:
         """End the waits: all, those of a node, or those of a handle."""
-        for waiter in self._standing():
+        for waiter in self._snapshot():
             if (node is None or waiter.node == node) and (handle is None or waiter.handle is handle):
                 waiter.is_woken = True
                 waiter.ring()
 
-    def _standing(self) -> list[MemoryWaiter]:
+    def _snapshot(self) -> list[MemoryWaiter]:
         with self._lock:
             return list(self._waiters)
