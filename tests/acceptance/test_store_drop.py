@@ -242,7 +242,7 @@ async def test_on_postgres_nothing_goes_that_somebody_else_needs():
     url = postgres.own_url("needed")
     await given(url, populate)
     before = await in_postgres(url, "CREATE VIEW {s}.seen AS SELECT id FROM {s}.jobs")
-    with pytest.raises(StoreRefused, match=r"somebody else needs .*seen.*nothing was changed; drop that first"):
+    with pytest.raises(StoreRefused, match=r"another object depends .*seen.*nothing was changed; drop that first"):
         await drop_postgres(url)
     assert await in_postgres(url) == before
     assert await held(url)
