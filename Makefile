@@ -36,7 +36,7 @@ FOR_IMAGE := pyproject.toml $(addprefix --extra ,redis postgres otel fast) -c re
 ALREADY := sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p'
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-quick check bench sabotage docs lock clean
+.PHONY: help run test test-quick check bench sabotage worlds docs lock clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ bench: $(VENV)/.bench ## measure, next to peers in the same run
 
 sabotage: $(VENV)/.test ## break each promise on purpose and see the tests go red
 	@$(BIN)/python -m tests.sabotage $(ARGS)
+
+worlds: $(VENV)/.test ## run the whole engine in virtual time under seeded faults
+	@$(BIN)/python -m pollux.testing.world --corpus tests/simulation/corpus.json $(ARGS)
 
 docs: $(VENV)/.test ## write the generated parts of the documentation anew
 	@$(BIN)/python -m docs.build $(ARGS)
