@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from pollux.app.operations.tokens import FIRST, NOBODY, RECORDS
+from pollux.app.operations.tokens import FIRST, NO_ROLE, RECORDS
 from pollux.app.reload import FILE_NOTE
 from pollux.cli.enqueue import _hints
 from pollux.errors import Conflict
@@ -74,7 +74,7 @@ async def test_a_token_that_cannot_be_read_lets_nobody_in_and_makes_no_other_the
 
     assert [record.token.id for record in await app.operations.tokens.token_records()] == [good.token.id]
     assert {each.id: each.role for each in await app.operations.tokens.list_tokens()} == {
-        FIRST: NOBODY,
+        FIRST: NO_ROLE,
         good.token.id: "viewer",
     }
     assert not await app.operations.tokens.needs_first_token()
@@ -94,7 +94,7 @@ def test_a_node_starts_beside_all_of_them_and_commands_mend_them(hand, pollux):
 
     _serve_once(pollux)
     [listed] = pollux.ok("token", "ls", "--json").json["tokens"]
-    assert (listed["id"], listed["name"], listed["role"]) == (FIRST, CONTENT_UNREADABLE, NOBODY)
+    assert (listed["id"], listed["name"], listed["role"]) == (FIRST, CONTENT_UNREADABLE, NO_ROLE)
     assert CONTENT_UNREADABLE in pollux.ok("token", "ls").out
     pollux.ok("token", "revoke", FIRST)
     pollux.ok("set", SEATS, "4")

@@ -59,7 +59,7 @@ class SingleServer:
         return wire_to(self._address, self._address.places[0] if self._address.places else None)
 
     def moved(self, error: MovedError) -> None:
-        raise error  # only a cluster sends MOVED, and a cluster is refused at connect
+        raise error  # only a cluster sends MOVED, and the connection checks that this is none
 
     def doubt(self) -> None:
         return
