@@ -58,7 +58,7 @@ class AnnouncedNode(Struct, frozen=True):
     """A node that listens on a socket, announced to commands in the folder from which it runs."""
 
     pid: int
-    socket: str  # empty if its path has a secret: then this file does not lead to it
+    socket: str  # secrets in the path are masked; such a socket cannot be opened from here
     store: str  # its URL, without a password
     seats: int = 0  # at its start; 0: none
 
