@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from tests.sabotage.copy import Patch
 
-_HANDLE = "store/memory/store.py"
+_HANDLE = "store/handle.py"
+_BACKEND = "store/memory/store.py"
 _STATE = "store/memory/state.py"
 _RUNS = "store/memory/runs.py"
 _JOBS = "store/memory/jobs.py"
@@ -29,47 +30,43 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
     # the handle
     "opening begins with nothing": (
         Patch(
-            _HANDLE,
-            "        self._door.is_open = True\n",
-            "        self._door.is_open = True\n        self._house = SharedState()\n"
-            "        self._state = self._house.state(self._state.version)\n",
+            _BACKEND,
+            "        self._opened.is_open = True\n",
+            "        self._opened.is_open = True\n        self._shared = SharedState()\n"
+            "        self.state = self._shared.state(self.version)\n",
         ),
     ),
-    "a sound store complains": (Patch(_HANDLE, "self._do(lambda _: ())", "self._do(lambda _: ('odd; mend it',))"),),
+    "a sound store complains": (
+        Patch(_BACKEND, "        return ()\n\n    def job", '        return ("odd; mend it",)\n\n    def job'),
+    ),
     "closing twice is refused": (
         Patch(
-            _HANDLE,
-            "        self._door.is_open = False\n",
-            '        if not self._is_open:\n            raise StoreError("closed already")\n'
-            "        self._door.is_open = False\n",
+            _BACKEND,
+            "        self._opened.is_open = False\n",
+            '        if not self.is_open:\n            raise StoreError("closed already")\n'
+            "        self._opened.is_open = False\n",
         ),
     ),
-    "a twin is the store itself": (
-        Patch(
-            _HANDLE,
-            "return MemoryStore(self._clock, scheduler_version=self.scheduler_version, house=self._house)",
-            "return self",
-        ),
-    ),
+    "a twin is the store itself": (Patch(_HANDLE, "return self._over(self.backend.twin())", "return self"),),
     "a claim waits its time out, whatever is there": (
         Patch(
             _HANDLE,
-            "        claimed = await self._claim(asking, now_ms)\n        if",
-            "        if wait_ms > 0:\n"
-            '            await self._clock.wait(__import__("asyncio").Event(), wait_ms)\n'
-            "        claimed = await self._claim(asking, now_ms)\n        if",
+            "        began = self.clock.mono_ms()\n        with backend.listen",
+            "        began = self.clock.mono_ms()\n"
+            '        await self.clock.wait(__import__("asyncio").Event(), wait_ms)\n'
+            "        with backend.listen",
         ),
     ),
     "a wait goes on behind the back of who cancelled it": (
         Patch(
             _HANDLE,
-            "return await self._wait_for_runs(asking, wait_ms, now_ms)",
-            'return await __import__("asyncio").shield(self._wait_for_runs(asking, wait_ms, now_ms))',
+            "self._wait(look, has_answer, wait_ms, now_ms, request), wait_ms)",
+            '__import__("asyncio").shield(self._wait(look, has_answer, wait_ms, now_ms, request)), wait_ms)',
         ),
     ),
     "settle answers ok to everybody, a moment later": (
         Patch(
-            _HANDLE,
+            _BACKEND,
             "        return self._do(settle, checked_settlements(settlements), self._now(now_ms))",
             '        await __import__("asyncio").sleep(0)\n'
             "        self._do(settle, checked_settlements(settlements), self._now(now_ms))\n"
@@ -78,7 +75,7 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
     ),
     "settlements are checked one by one, each when it is settled": (
         Patch(
-            _HANDLE,
+            _BACKEND,
             "return self._do(settle, checked_settlements(settlements), self._now(now_ms))",
             "return [self._do(settle, checked_settlements([each]), self._now(now_ms))[0] for each in settlements]",
         ),
@@ -107,9 +104,9 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
     ),
     "runs are got in the order of their ids": (
         Patch(
-            _RUNS,
-            "or state.history.get(run_id) for run_id in ids]",
-            "or state.history.get(run_id) for run_id in sorted(ids)]",
+            _HANDLE,
+            "decoder(found[run_id], run_id) if run_id in found else None for run_id in ids]",
+            "decoder(found[run_id], run_id) if run_id in found else None for run_id in sorted(ids)]",
         ),
     ),
     "cancelling a job deletes it": (
@@ -165,17 +162,17 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
     # jobs and plans
     "jobs are got in the order of their ids": (
         Patch(
-            _JOBS,
-            "return [state.job(job_id) for job_id in ids]",
-            "return [state.job(job_id) for job_id in sorted(ids)]",
+            _HANDLE,
+            "decoder.job(found[job_id]) if job_id in found else None for job_id in ids]",
+            "decoder.job(found[job_id]) if job_id in found else None for job_id in sorted(ids)]",
         ),
     ),
     "when nothing is due, jobs without a due are": (
         Patch(
             _JOBS,
-            "for job_id in islice(state.due.read(after, before_ms), limit)]",
-            "for job_id in islice(state.due.read(after, before_ms), limit)] or [\n"
-            "        job_of(job_id, row) for job_id, row in state.jobs.items() if row.next_due_ms is None]",
+            "job_of(job_id, state.jobs[job_id])) for job_id in found]",
+            "job_of(job_id, state.jobs[job_id])) for job_id in found] or [\n"
+            "        (job_id, job_of(job_id, row)) for job_id, row in state.jobs.items() if row.next_due_ms is None]",
         ),
     ),
     "a job goes on after its last firing": (
@@ -204,7 +201,7 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
     "a dump empties the feed": (
         Patch(_RECORDS, "    records = _records(", "    state.entries.clear()\n    records = _records("),
     ),
-    "a dump has values in it, not plain JSON": (Patch(_RECORDS, "msgspec.to_builtins(value)", "value"),),
+    "a dump has values in it, not plain JSON": (Patch(_HANDLE, "msgspec.to_builtins(record)", "record"),),
     "pruning takes every job for spent": (
         Patch(_RECORDS, "        for job_id in state.spent\n", "        for job_id in state.jobs\n"),
         Patch(_RECORDS, "        if _ended_before(state.jobs[job_id], before_ms)\n        and", "        if"),

@@ -1,4 +1,4 @@
-"""Cache of decoded jobs: a definition is decoded once per revision."""
+"""Cache of decoded jobs: a definition is decoded once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_MEMORY = Memory()
 
 
 class JobCache:
-    """Jobs as last read: a definition is decoded once per revision, an unchanged job not at all."""
+    """Jobs as last read: a definition is decoded once, an unchanged job not at all."""
 
     def __init__(self, size_max: int = 10_000) -> None:
         self._size_max = size_max
@@ -31,7 +31,7 @@ class JobCache:
         if known is not None:
             if known[0] == row:
                 return known[1]
-            if known[0][1] == row[1]:
+            if known[0][1] == row[1] and known[0][5] == row[5]:  # a job that was deleted and loaded may have both
                 return self._keep(row, _current(known[1], row))
         return self._keep(row, _current(_decode_job(row[5]), row))
 
