@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.errors import Unreadable
+from pollux.errors import InvalidInput, Unreadable
 from pollux.model import (
     AHEAD_MAX,
     API_SOURCE,
@@ -18,6 +18,7 @@ from pollux.model import (
     STOP,
     Cause,
     Drained,
+    Interval,
     Job,
     Node,
     Note,
@@ -34,6 +35,8 @@ from pollux.model.leader_notes import CAME_BACK_MS
 from pollux.plan.due_decision import lies_ahead
 from pollux.plan.gate import UNDECLARED, GateState, drain_of, gate, handlers_of, no_handler, stop_of, stop_words
 from pollux.plan.reconcile import is_backed
+from pollux.schedule import next_due
+from pollux.schedule.interval import next_after
 from pollux.units import SECOND_MS, format_ms
 
 _HELD = frozenset({"paused", "disabled", "undeclared", "held", "stranded", "drained", "unreadable"})
@@ -88,7 +91,7 @@ def failing_words(job: Job, live: Run | None, now_ms: int) -> str:
     error, ago = memory.last_error or "no error message", _ago(memory.failing_since_ms, now_ms)
     if memory.failures == 1:
         return f"its last run failed{ago and f' {ago}'}: {error}"
-    return f"it fails: {memory.failures} times in a row{ago and f', since {ago}'}; the last error: {error}"
+    return f"it fails: {memory.failures} times in a row{ago and f', first {ago}'}; the last error: {error}"
 
 
 def _why_job(
@@ -106,7 +109,7 @@ def _why_job(
     stop = stop_of(by_key, job_id=job.id, group=job.group, target=job.target, now_ms=now_ms)
     if stop is not None:
         words = stop_words(stop) + ("; due times meanwhile are skipped and counted" if job.is_recurring else "")
-        return Why("paused", words, stop.expires_ms, _resume(stop))
+        return Why("paused", words, _after_pause(job, stop.expires_ms), _resume(stop))
     if live is not None:
         return why_run(live, job, stops=stops, nodes=nodes, ahead=ahead, now_ms=now_ms)
     if not job.declared:
@@ -121,6 +124,21 @@ def _why_job(
         return coming
     words = f"{coming.reason}, and its run will wait: {drain}"
     return Why("drained", words, drain.expires_ms, drain.cure)
+
+
+def _after_pause(job: Job, end_ms: int | None) -> int | None:
+    """The first due time after a pause; that of a job without recurring due times waits for the end of the pause."""
+    due_ms = job.next_due_ms
+    if end_ms is None or due_ms is None or due_ms >= end_ms:
+        return None if end_ms is None else due_ms
+    if job.schedule is None or not job.is_recurring:
+        return end_ms
+    if isinstance(job.schedule, Interval):
+        return next_after(job.schedule, job.id, end_ms - 1)
+    try:
+        return next_due(job.schedule, job.id, end_ms - 1)
+    except InvalidInput:  # a schedule that cannot be used has no due time
+        return None
 
 
 def why_unwritten(job: Job, start: str = "") -> Why:
