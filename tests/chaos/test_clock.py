@@ -149,7 +149,7 @@ async def _lived_through(world, jumps, gate):
         await asyncio.sleep(1.5 * LEASE_MS / 1_000)  # a lease, so that one that is not renewed has ended
     gate.touch()
     await _all_done(world)
-    assert [loop.name for loop in world.app.crew.status().loops if not loop.is_alive] == []
+    assert [loop.name for loop in world.app.runtime.status().loops if not loop.is_alive] == []
     await world.app.drain()
     return first_due, await world.snapshot()
 

@@ -150,7 +150,7 @@ class Leader(Loop):
         """Give the term up for good and wake the waiting candidates."""
         self.has_resigned = True
         term, is_unsure = self._term, self._is_unsure and not self._is_asking
-        self._lose("it was given up", resigned=True)
+        self._lose("it resigned", resigned=True)
         if is_unsure:  # the interrupted election may have won a term: free it now, not at its end
             await self._give_up(await self.store.elect(self.node_id, ttl_ms=self.ttl_ms))
         elif term is not None:
