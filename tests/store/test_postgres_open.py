@@ -10,6 +10,7 @@ import pytest
 
 import pollux.store
 from pollux.errors import InvalidInput, StoreBusy, StoreError, StoreRefused, StoreTimeout
+from pollux.model import SCHEDULER_VERSION
 from pollux.store.postgres import schema
 from pollux.store.postgres.address import read_address
 from pollux.store.postgres.store import PostgresStore
@@ -154,6 +155,22 @@ async def test_many_that_open_a_new_schema_at_once_make_it_once():
     assert [(await store.counts()).ready for store in stores] == [0] * 6
     for store in stores:
         await store.close()
+
+
+@pytest.mark.parametrize("version", [SCHEDULER_VERSION, SCHEDULER_VERSION + 1])
+async def test_an_opened_again_store_claims_over_its_new_connections(version):
+    store = PostgresStore(own_url("again"))
+    await store.open()
+    handle = store.of_version(version)
+    await given(handle, a_run("a"), a_run("b"))
+    assert ids(await claim(handle, limit=1)) == ["a"]
+    await store.close()
+    await store.open()
+    sent = store.statements
+
+    assert ids(await claim(handle, limit=1)) == ["b"]
+    assert store.statements > sent + (version != SCHEDULER_VERSION), "beyond the one that makes the counts of a version"
+    await store.close()
 
 
 async def test_a_lock_that_is_held_too_long_is_said_and_nothing_changed():

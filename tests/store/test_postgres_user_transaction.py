@@ -107,6 +107,20 @@ async def test_the_counts_of_users_are_rows_of_their_own_until_gathered(store, c
     assert (await store.counts()).ready == 5
 
 
+@pytest.mark.parametrize("beats_before", [0, 1])
+async def test_all_counts_of_users_are_gathered_however_many_there_are(store, connection, beats_before):
+    counters = f"{store.backend.address.schema}.counters"
+    for _ in range(beats_before):
+        await store.beat(Node("n"), ttl_ms=60_000)
+    many = f"INSERT INTO {counters} (slot, ready) SELECT n, 1 FROM generate_series(100, 25099) AS n"
+    await connection.execute(many)
+
+    await store.beat(Node("n"), ttl_ms=60_000)
+
+    assert await connection.fetchval(f"SELECT count(*) FROM {counters}") == 16
+    assert (await store.counts()).ready == 25_000
+
+
 async def test_a_job_cannot_go_while_a_run_of_it_is_being_made(store, connection):
     """Else the run would wait for ever, for a job that is not there."""
     async with connection.transaction():

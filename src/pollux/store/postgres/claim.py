@@ -239,7 +239,7 @@ class _ServerTime:
 
 
 class Claimer:
-    """The claims of one handle, in one version."""
+    """The claims of one handle, in one version, while it is open."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class Claimer:
         clock: Clock,
         wake_waiters: WakeWaiters,
     ) -> None:
-        self._database, self._version, self._settle_cache = database, version, settle_cache
+        self.database, self._version, self._settle_cache = database, version, settle_cache
         self._cache, self._clock, self._wake = cache, clock, wake_waiters
         self._seen, self._handed_back = _ServerTime(clock), HandedBack(clock)
         self._jumps: JumpGuard | None = None
@@ -344,10 +344,10 @@ class Claimer:
         return await self._read(verb, now_ms)
 
     async def _read(self, verb: Verb[T], now_ms: int | None = None) -> T:
-        return await self._database.read(verb, self._version, now_ms)
+        return await self.database.read(verb, self._version, now_ms)
 
     async def _write(self, verb: Verb[T], now_ms: int) -> T:
-        return await self._database.write(verb, self._version, now_ms, self._wake)
+        return await self.database.write(verb, self._version, now_ms, self._wake)
 
     async def _wait_for_others(self, request: ClaimRequest, seen: ClaimAnswer) -> None:
         priority = seen.ready(request)[0]

@@ -87,6 +87,7 @@ async def advance(tx: PostgresTransaction, term: int, plan: Plan, made: Sequence
         await tx.fetch("advance.hold", list(held), list(held.values()), tx.version)
     if plan.cancels:
         await cancel_ordered(tx, plan.cancels)
+        tx.forget_made({order.run_id for order in plan.cancels})
     await _update(tx, [each for each, answer in zip(plan.updates, updates, strict=True) if answer is Answer.OK])
     await write_notes(tx, plan.notes, {})
     tx.add_ends(ends)
@@ -135,8 +136,7 @@ async def _fire(
     for each in fired.rounds:
         ended = [(numbers.get(run.id, run.seq), *run[1:]) for run, _ in each.ended]
         ends += await cancel_waiting(tx, ended, [reason for _, reason in each.ended])
-        over = {run.id for run, _ in each.ended}
-        tx.made = [run_id for run_id in tx.made if run_id not in over]  # made and ended in one write
+        tx.forget_made({run.id for run, _ in each.ended})
         await ask_to_stop(tx, [seq for seq, _ in each.asked], [reason for _, reason in each.asked])
         numbers |= await insert(tx, each.made)
     if fired.moved:

@@ -42,6 +42,8 @@ from pollux.store.versions import shut
 DEADLINE_MS = 10_000
 SLACK_MS = 2_000  # of the handle after it: a refusal by the server gives its reason
 TWIN_POOL = 2
+GATHER_PIECE = 10_000  # counts of users' transactions that one statement gathers
+GATHER_PIECES = 20  # at one beat
 T = TypeVar("T")
 
 
@@ -66,7 +68,7 @@ class PostgresOpenState:
         self.counted: set[int] = set()  # the versions that have their counts
         self.claimed = SettleCache()
         self.no_excess: tuple[int, str] | None = None  # no job had more finished runs when these wrote last
-        self.beats: dict[str, Node] = {}  # the last of each node that beats here
+        self.last_beat: Node | None = None  # the node that beat last, unless it left
 
 
 class PostgresBackend:
@@ -147,11 +149,20 @@ class PostgresBackend:
 
     async def _beat(self, node: Node, ttl_ms: int, *, now_ms: int | None) -> None:
         """Nearly every beat is that of a node that does the same as before, in one statement."""
-        known = self.opened.beats.pop(node.id, None)
-        does_as_before = ttl_ms > 0 and known is not None and known.does_as(node)
-        if not does_as_before or not await self._read(now_ms, _beat_again, node, ttl_ms):
-            await self._write(now_ms, _beat_first, node, ttl_ms)
-        self.opened.beats = {node.id: node} if ttl_ms else {}
+        known, self.opened.last_beat = self.opened.last_beat, None
+        does_as_before = ttl_ms > 0 and known is not None and known.id == node.id and known.does_as(node)
+        has_counts = await self._read(now_ms, _beat_again, node, ttl_ms) if does_as_before else None
+        if has_counts is None:
+            await self._write(now_ms, nodes.beat, node, ttl_ms)
+        self.opened.last_beat = node if ttl_ms else None
+        if has_counts is not False:
+            await self._gather_counts()
+
+    async def _gather_counts(self) -> None:
+        """Add the counts that users' transactions left to those of the slots, piece by piece, so that they stay few."""
+        for _ in range(GATHER_PIECES):
+            if await self._read(None, _gather) < GATHER_PIECE:
+                break
 
     async def _elect(self, node_id: str, ttl_ms: int, *, now_ms: int | None) -> Term:
         """In nearly every election the holder renews its term, or that of another one lasts: one statement.
@@ -214,11 +225,10 @@ class PostgresBackend:
 
     async def claim(self, request: ClaimRequest, *, now_ms: int | None) -> Look[Claimed]:
         await self._count_in(self.version)
-        if self._claimer is None:
-            opened = self.opened
-            self._claimer = Claimer(
-                self.database, self.version, self._jobs, opened.claimed, self.clock, opened.listener.wake_waiters
-            )
+        database, opened = self.database, self.opened
+        if self._claimer is None or self._claimer.database is not database:  # the handle was opened again
+            wake_waiters = opened.listener.wake_waiters
+            self._claimer = Claimer(database, self.version, self._jobs, opened.claimed, self.clock, wake_waiters)
         claimed = await self._claimer.claim(request, now_ms)
         look_again_ms = claimed.look_again_ms
         return Look(claimed, None if look_again_ms is None else look_again_ms - claimed.now_ms)
@@ -300,18 +310,15 @@ class PostgresBackend:
         return await self.database.read(lambda tx: verb(tx, *args), self.version, now_ms)
 
 
-async def _beat_first(tx: PostgresTransaction, node: Node, ttl_ms: int) -> None:
-    await nodes.beat(tx, node, ttl_ms)
-    await tx.fetch("counters.gather")
-
-
-async def _beat_again(tx: PostgresTransaction, node: Node, ttl_ms: int) -> bool:
-    """True if the node was still there.  It gathers the counts that users' transactions left, so that they stay few."""
+async def _beat_again(tx: PostgresTransaction, node: Node, ttl_ms: int) -> bool | None:
+    """Whether there are counts to gather; None: the node was not there any more."""
     body = encode(node)
     row = await tx.fetch_one("nodes.again", node.id, node.seats, ttl_ms, body, tx.given_ms, node.scheduler_version)
-    if row is not None and row[0]:
-        await tx.fetch("counters.gather")
-    return row is not None
+    return None if row is None else bool(row[0])
+
+
+async def _gather(tx: PostgresTransaction) -> int:
+    return int((await tx.one("counters.gather", GATHER_PIECE))[0])
 
 
 async def _hold_term(tx: PostgresTransaction, node_id: str, ttl_ms: int) -> Row | None:

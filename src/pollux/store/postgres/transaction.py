@@ -7,7 +7,7 @@ two writes that touch the same run have the order in which they took effect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -193,6 +193,10 @@ class PostgresTransaction(Transaction):
 
     async def unread_ends(self, versions: Sequence[int]) -> list[Row]:
         return await self.fetch("versions.unread_ends", versions)
+
+    def forget_made(self, run_ids: Container[str]) -> None:
+        """Runs that this write ends, too: `finish` does not take them for ones that ended meanwhile."""
+        self.made = [run_id for run_id in self.made if run_id not in run_ids]
 
     def add_entry(self, version: int, entry: Entry) -> None:
         ends = len(entry.ends) if type(entry) is Ended else 0

@@ -162,6 +162,16 @@ class PlanContract(Contract):
         assert [(await the_run(store, run_id)).state for run_id in ("a", "b")] == [RunState.CANCELLED] * 2
         assert (await store.feed(limit=9)).items == ()
 
+    async def test_a_plan_cancels_the_run_that_it_fires(self, store: Store, t0: int) -> None:
+        [job] = await given_jobs(store, "job")
+        firing = a_firing(job, t0)
+
+        advanced = await advance(store, now_ms=t0, firings=(firing,), cancels=(CancelOrder(firing.run.id, "enough"),))
+
+        assert (advanced.answer, advanced.firings) == (Answer.OK, (Answer.OK,))
+        assert (await the_run(store, firing.run.id)).state is RunState.CANCELLED
+        assert (await store.counts()).ready == 0
+
     async def test_a_cancel_order_asks_a_leased_run_to_stop(self, store: Store, t0: int) -> None:
         run = await leased(store)
 

@@ -71,21 +71,24 @@ SELECT count(nextval('{s}.run_seq')) FROM {s}.run_seq AS s, generate_series(s.la
   (SELECT max(seq) FROM {s}.history WHERE seq <= s.last_value + 1000 * $1::bigint)
 ), 1000);
 
+-- Answers how many rows it gathered: as many as asked if there may be more.
 -- name: gather
 WITH gone AS (
   DELETE FROM {s}.counters
   WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM {s}.counters WHERE slot >= 16 ORDER BY slot LIMIT 10000 FOR UPDATE SKIP LOCKED
+    SELECT ctid FROM {s}.counters WHERE slot >= 16 ORDER BY slot LIMIT $1::int FOR UPDATE SKIP LOCKED
   ))
   RETURNING *
 ), total AS (
   SELECT version, sum(held) AS held, sum(ready) AS ready, sum(feed) AS feed, sum(ends) AS ends, sum(stops) AS stops
   FROM gone GROUP BY version
+), added AS (
+  UPDATE {s}.counters AS t
+  SET held = t.held + total.held, ready = t.ready + total.ready, feed = t.feed + total.feed, ends = t.ends + total.ends,
+      stops = t.stops + total.stops
+  FROM total WHERE t.version = total.version AND t.slot = pg_backend_pid() % 16
 )
-UPDATE {s}.counters AS t
-SET held = t.held + total.held, ready = t.ready + total.ready, feed = t.feed + total.feed, ends = t.ends + total.ends,
-    stops = t.stops + total.stops
-FROM total WHERE t.version = total.version AND t.slot = pg_backend_pid() % 16;
+SELECT count(*) FROM gone;
 
 -- name: counts
 SELECT

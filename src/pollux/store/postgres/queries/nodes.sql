@@ -8,14 +8,14 @@ ON CONFLICT (id) DO UPDATE
 SET seats = excluded.seats, until_ms = excluded.until_ms, body = excluded.body, version = excluded.version,
     beat_ms = excluded.beat_ms;
 
--- What nearly every beat is: a living node says so again.  Answers how many counts wait to be gathered.
+-- What nearly every beat is: a living node says so again.  Answers whether there are counts to gather.
 -- name: again
 WITH serves AS (
   UPDATE {s}.term SET in_use = true WHERE version = $6::smallint AND NOT in_use
 )
 UPDATE {s}.nodes SET seats = $2::bigint, until_ms = c.now_ms + $3::bigint, body = $4::bytea, beat_ms = c.now_ms
 FROM (SELECT coalesce($5::bigint, {s}.now_ms()) AS now_ms) AS c
-WHERE id = $1::text AND until_ms > c.now_ms RETURNING (SELECT count(*) FROM {s}.counters WHERE slot >= 16);
+WHERE id = $1::text AND until_ms > c.now_ms RETURNING EXISTS (SELECT 1 FROM {s}.counters WHERE slot >= 16);
 
 -- name: bury
 DELETE FROM {s}.nodes WHERE until_ms <= $1::bigint;
