@@ -9,9 +9,10 @@ import pytest
 
 from pollux import Pollux
 from pollux.app.move import MoveReport
-from pollux.cli.store_move import _print_report
+from pollux.cli.store_move import _print_report, _unseal
 from pollux.errors import Conflict, StoreMoved, StoreRefused
 from pollux.model import DRAIN, Done, Job, Node, Once, Plan, RunState, chained
+from pollux.secrets import hide
 from pollux.store.contract import Answer, JobPut, Pruning, Settlement
 from pollux.store.memory import MemoryStore
 from pollux.store.move_marks import marks_of, unseal
@@ -50,6 +51,7 @@ async def test_everything_arrives_between_any_two_stores(source, target, tmp_pat
         assert (await two.elect("new", ttl_ms=1_000)).number > term
         log = (await two.read_log()).lines
         assert [line.action for line in log] == ["pause"] * 4 + ["move"]
+        assert log[4].count == 0, "the number of notes of the write is no number of the move"
         assert log[4].chain == chained(log[4], before=log[3].chain), "the chain goes on"
         [answer] = await two.enqueue([a_run("again", "job0", key=run.key)])
         assert (answer.answer, answer.detail) == (Answer.CONFLICT, leased), "its key is taken there, too"
@@ -164,6 +166,27 @@ async def test_unsealed_it_works_again(tmp_path):
     await one.close()
     async with Pollux(url):
         pass
+
+
+@pytest.mark.parametrize("kind", REAL)
+async def test_an_unseal_is_on_record_in_the_same_write(kind, tmp_path):
+    url = url_of(kind, tmp_path, "one")
+    one, two = await opened(url), MemoryStore()
+    await two.open()
+    try:
+        await populate(one)
+        await moved(one, two)
+
+        await _unseal(url, force=True)
+
+        lines = (await one.read_log()).lines
+        assert [(line.action, line.subject, line.detail, line.count) for line in lines[4:]] == [
+            ("unseal", hide(url), "it was moved to two, move m", 0)
+        ]
+        assert lines[4].chain == chained(lines[4], before=lines[3].chain)
+    finally:
+        await one.close()
+        await two.close()
 
 
 # draining
@@ -300,6 +323,9 @@ def test_the_words_of_the_command(tmp_path):
     refused = here("store", "unseal", "sqlite:///one.db")
     assert (refused.code, "add --force" in refused.err) == (1, True)
     assert "can be used again" in here.ok("store", "unseal", "sqlite:///one.db", "--force").out
+    line = here.ok("audit", "--json", *where).json["lines"][-1]
+    assert (line["action"], line["subject"]) == ("unseal", "sqlite:///one.db")
+    assert line["detail"].startswith("it was moved to sqlite:///two.db, move ")
     assert here("store", "unseal", "sqlite:///one.db").code == 1
     assert "seal" in here("store", "unseal", "sqlite:///two.db").err
 

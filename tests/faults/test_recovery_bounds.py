@@ -35,7 +35,7 @@ NEEDS = {
     "claim": "dispatcher",
     "settle": "settler",
     "renew": "renewer",
-    "beat": "beat",
+    "beat": "heartbeat",
     "prune": "pruner",
 }
 # How long a call may hang before it is given up: the deadline of the store, or less where somebody waits for it.

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from pollux import Permanent, Pollux, every, once
+from pollux.app.watchers import SettingsWatcher
 from pollux.errors import Conflict, InvalidInput, NotFound, PolluxError
 from pollux.model import Job, RunState
 from pollux.store.contract import Answer
@@ -206,6 +207,24 @@ async def test_blocking_serves_synchronous_callers_beside_a_running_app(app):
         assert (await asyncio.to_thread(app.blocking.why, run.id)).reason
     with pytest.raises(AttributeError, match="no verb"):
         app.blocking.nonsense()
+
+
+async def test_a_start_that_fails_at_its_last_step_leaves_nothing_running_in_an_app_that_was_open(app, monkeypatch):
+    async def refuse(watcher, runtime):
+        raise PolluxError("the file cannot be watched")
+
+    monkeypatch.setattr(SettingsWatcher, "begin", refuse)
+    await app.open()
+
+    with pytest.raises(PolluxError, match="cannot be watched"):
+        await app.start()
+
+    assert app.runtime is None
+    assert await app.backend.nodes() == []
+    assert (await app.operations.status.counts()).jobs == 0, "the store is open, as before"
+    monkeypatch.undo()
+    async with app:
+        assert len(await app.backend.nodes()) == 1
 
 
 async def test_a_running_app_takes_jobs_by_put_and_not_by_add(app):

@@ -206,6 +206,29 @@ async def test_many_runs_that_were_accepted_are_told_likewise(app, store):
     assert told.run.id == "each"
 
 
+async def test_the_batches_of_enqueue_each_that_were_accepted_before_a_failed_one_have_their_line(app, store):
+    store.delay("enqueue", opened := asyncio.Event())
+    opened.set()
+    store.fail("enqueue", StoreTimeout("nothing happened"))
+
+    with pytest.raises(StoreTimeout):
+        await app.operations.runs.enqueue_each([RunRequest("home", id=f"e{n:04}") for n in range(1_500)])
+
+    line = (await app.operations.audit.list_audit(limit=1_000)).lines[-1]
+    assert (line.action, line.subject, line.actor) == ("enqueue", "home", "ann")
+    assert line.detail.startswith("1,000 runs: e0000, e0001, ")
+
+
+async def test_an_unreadable_run_among_the_existing_ones_leaves_the_new_ones_their_line(app, store):
+    store.fail("get_runs", Illegible("run", [Unreadable("waits", "no JSON")], [None]))
+
+    with pytest.raises(Illegible):
+        await app.operations.runs.enqueue_each([RunRequest("home", id="waits"), RunRequest("home", id="fresh")])
+
+    line = (await app.operations.audit.list_audit(limit=1_000)).lines[-1]
+    assert (line.action, line.subject, line.detail) == ("enqueue", "home", "run fresh")
+
+
 @pytest.mark.parametrize("ask", ["accept", "run_now"])
 async def test_a_run_of_which_no_answer_came_is_named(app, store, ask):
     """Its id is made before the store is asked: whoever repeats it with that id asks for the same run."""

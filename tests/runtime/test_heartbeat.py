@@ -51,6 +51,7 @@ async def test_a_heartbeat_that_fails_is_said_without_its_url_and_comes_again(st
         rest = await heartbeat.guarded_turn()
     assert rest.ms == 5_000
     [failed] = heard.all
+    assert failed.loop == "health_ping"
     assert isinstance(failed.error, HealthPingFailed)
     assert "secret-path" not in repr(failed.error)
     assert failed.error.__cause__ is None

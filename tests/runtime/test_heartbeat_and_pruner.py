@@ -26,6 +26,7 @@ async def store():
 async def test_a_node_beats_every_fifteen_seconds_and_is_gone_after_three_missed_beats(store):
     seats = [4]
     beat = Heartbeat(store, lambda: Node("a", seats=seats[0]), clock=store.clock, events=store.events)
+    assert beat.name == "heartbeat"
     beat.start()
     await store.clock.advance(60_000)
     assert store.count("beat") == 5

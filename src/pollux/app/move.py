@@ -118,7 +118,8 @@ class Move:
         words = f"{counted(sum(mark.counts.values()), 'record')}, move {mark.move}"
         line = AuditLine(mark.ended_ms or 0, actor, "move", f"from {name}"[:200], words)
         free = [NotePut(key) for key in (TRAIL, DRAIN, SEAL)]
-        await store.put_notes([mark_put(MOVED_FROM, replace(mark, other=name)), *free], audit=Audit((line,)))
+        notes = [mark_put(MOVED_FROM, replace(mark, other=name)), *free]
+        await store.put_notes(notes, audit=Audit((line,), each=True))  # the line is the mark's, and counts no notes
         await store.wake()
 
     # beginning

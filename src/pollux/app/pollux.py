@@ -312,6 +312,8 @@ class Pollux:
             self.runtime = await self._start_crew(replace=replace)
             await self.settings_watcher.begin(self.runtime)
         except BaseException:
+            if self.runtime is not None:
+                await self.drain()
             self._stop_logs()
             if not was_open:
                 await self.close()

@@ -321,7 +321,7 @@ class HealthPing(Loop):
         events: Events,
     ) -> None:
         least = min(5_000, every_ms)
-        super().__init__("heartbeat", clock=clock, events=events, rest_max_ms=every_ms, backoff_ms=(least, every_ms))
+        super().__init__("health_ping", clock=clock, events=events, rest_max_ms=every_ms, backoff_ms=(least, every_ms))
         self.url, self.every_ms, self.leads, self.is_well = url, every_ms, leads, is_well
         self.calls = 0  # successful ones
 

@@ -101,6 +101,8 @@ async def _move(
 
 
 async def _unseal(url: str, *, force: bool) -> MoveMark:
+    from pollux.app.operations.audit import AuditRecorder
+    from pollux.app.operations.context import default_actor
 
     async with _existing(url) as store:
         mark, origin = await marks_of(store)
@@ -114,7 +116,9 @@ async def _unseal(url: str, *, force: bool) -> MoveMark:
                 f"{hide(url)} was moved to {mark.other}: what happened there since is not here; add --force if this "
                 "one is to be used all the same"
             )
-        return await remove_seal(store) or mark
+        recorder = AuditRecorder(store, SystemClock(), default_actor("cli"), is_named=True)
+        how = f"it {'was' if mark.is_over else 'was being'} moved to {mark.other}, move {mark.move}"
+        return await remove_seal(store, audit=recorder.first_on_record("unseal", hide(url), how)) or mark
 
 
 @contextlib.asynccontextmanager

@@ -98,7 +98,7 @@ class Heartbeat(Loop):
         beat_ms: int = BEAT_MS,
         ttl_ms: int = BEAT_TTL_MS,
     ) -> None:
-        super().__init__("beat", clock=clock, events=events)
+        super().__init__("heartbeat", clock=clock, events=events)
         self.store, self.describe = store, describe
         self.beat_ms, self.ttl_ms = beat_ms, ttl_ms
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 from pollux.errors import Conflict, StoreMoved
 from pollux.model import DRAIN, Note, NotePut
 from pollux.model.note import MOVE
-from pollux.store.contract import Store
+from pollux.store.contract import Audit, Store
 from pollux.store.decoding import decode_or_raise
 from pollux.units import DAY_MS, format_moment, shell_word
 
@@ -138,10 +138,13 @@ def _drain_put(mark: MoveMark) -> NotePut:
     return NotePut(DRAIN, {"reason": f"it {verb} to {mark.other}", "by": MOVE, "is_over": mark.is_over})
 
 
-async def unseal(store: Store) -> MoveMark | None:
-    """Remove the seal, so that nodes work on the store again; answers the removed mark, if any."""
+async def unseal(store: Store, *, audit: Audit | None = None) -> MoveMark | None:
+    """Remove the seal, so that nodes work on the store again; answers the removed mark, if any.
+
+    The mark is the first item of the write that the audit line belongs to.
+    """
     mark = (await marks_of(store)).to
-    await store.put_notes([NotePut(MOVED_TO), NotePut(DRAIN), NotePut(SEAL)])
+    await store.put_notes([NotePut(MOVED_TO), NotePut(DRAIN), NotePut(SEAL)], audit=audit)
     for handle in await of_all_versions(store):
         term = await handle.elect(HOLDER, ttl_ms=1)
         if term.holder == HOLDER:

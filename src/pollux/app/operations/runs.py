@@ -271,20 +271,19 @@ class RunOperations(OperationGroup):
         made = [self._requested(each, jobs, unreadable, now_ms) for each in requests]
         runs = [run for run in made if isinstance(run, Run)]
         stored: list[RunAnswer] = []
-        for start in range(0, len(runs), BATCH_MAX):
-            stored += await self._store.enqueue(runs[start : start + BATCH_MAX], ready_max=self._context.ready_max)
+        try:
+            for start in range(0, len(runs), BATCH_MAX):
+                stored += await self._store.enqueue(runs[start : start + BATCH_MAX], ready_max=self._context.ready_max)
+        finally:  # batches that were accepted before an error stay
+            new = [run for run, answer in zip(runs, stored, strict=False) if answer.answer is Answer.OK]
+            subjects, payload = dict.fromkeys(run.job_id for run in new), new[0].payload if len(new) == 1 else None
+            await self._audit.record_enqueued(subjects, [run.id for run in new], payload)
         there: dict[str, Run] = {}
         existing = [answer.id for answer in stored if answer.answer is Answer.ALREADY]
         for start in range(0, len(existing), PAGE_MAX):
             there |= {run.id: run for run in await self._store.get_runs(existing[start : start + PAGE_MAX]) if run}
         left = iter(stored)
-        answers = [
-            run if isinstance(run, PolluxError) else self._accepted(run, next(left), jobs, there) for run in made
-        ]
-        new = [each.run for each in answers if isinstance(each, RunAccepted) and each.is_new]
-        subjects, payload = dict.fromkeys(run.job_id for run in new), new[0].payload if len(new) == 1 else None
-        await self._audit.record_enqueued(subjects, [run.id for run in new], payload)
-        return answers
+        return [run if isinstance(run, PolluxError) else self._accepted(run, next(left), jobs, there) for run in made]
 
     async def run_now(
         self, job: object, params: Mapping[str, Any] | None = None, *, anyway: bool = False, id: str | None = None
