@@ -2,9 +2,9 @@
 
 from redis.asyncio import Redis
 
-from pollux.model import Done
+from pollux.model import Answer, Done
 from pollux.store.redis import RedisStore
-from pollux.testing.conformance.builders import T0, a_run, claim, given_jobs, settlement
+from pollux.testing.conformance.builders import T0, a_run, advance, claim, given_jobs, settlement
 from tests.servers.redis import own_url, shared_url
 
 LENGTH = 3_000
@@ -28,5 +28,21 @@ async def test_no_entry_of_a_long_line_is_cut_off():
             await store.settle([settlement(run, Done()) for run in runs], now_ms=T0)
             [group] = await client.xinfo_groups(stream)
             assert (group["lag"], group["pending"]) == (LENGTH - BATCH, 0)
+    finally:
+        await store.close()
+
+
+async def test_a_plan_consumes_any_number_of_foreign_entries_of_the_feed(redis):
+    """Many under each number: more than one command may have arguments."""
+    store = RedisStore(own_url("long"))
+    await store.open()
+    feed = f"{store.backend.address.prefix}:feed"
+    try:
+        add = "for n = 0, 9999 do redis.call('XADD', KEYS[1], (n - n % 100) / 100 + 1 .. '-' .. n % 100, 'a', 'b') end"
+        await redis.eval(add, 1, feed)
+
+        assert (await advance(store, now_ms=T0, consumed=tuple(range(1, 101)))).answer is Answer.OK
+
+        assert await redis.xlen(feed) == 0
     finally:
         await store.close()

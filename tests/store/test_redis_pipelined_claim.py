@@ -9,12 +9,14 @@ from redis import exceptions
 from pollux.model import Answer, RunState
 from pollux.store.redis import RedisStore, wakeup
 from pollux.store.redis import store as backend
+from pollux.store.redis.connection import BlockingConnection
 from pollux.store.redis.library import library
 from pollux.store.values import Claimed, ClaimRequest
 from pollux.testing.conformance.builders import LEASE_MS, a_run, given, given_jobs, ids, the_run
 from tests.servers.redis import own_url
 
 WAIT_MS, PATIENCE_S = 60_000, 60
+QUICK_S = 15  # less than a wait that got no answer
 
 
 @pytest.fixture
@@ -251,3 +253,30 @@ async def test_closing_while_the_server_has_an_offer_takes_nothing(store):
 async def test_with_replicas_to_confirm_nothing_goes_with_the_wait():
     store = RedisStore(f"{own_url('offers')}&wait=1")
     assert store.backend.offer(ClaimRequest("n", "t", 9, LEASE_MS, 1, 10, 100_000), None) is None
+
+
+async def test_a_foreign_entry_of_the_bell_is_passed_over(store, only_rings, redis, monkeypatch):
+    monkeypatch.setattr(backend, "OFFER_MS", WAIT_MS)
+    claim = waiting(store)
+    await asleep(store, offers=False)
+    listener = store.backend.runs_listener
+    entry = await redis.xadd(f"{store.backend.address.prefix}:bell:runs", {b"kind": b"\xff", b"node": b"\xfe"})
+    async with asyncio.timeout(QUICK_S):
+        while listener._place != wakeup.place_of(entry.decode()):  # noqa: ASYNC110  it rings no bell
+            await asyncio.sleep(0.005)
+
+        await store.enqueue([a_run("r", due_ms=0)])
+
+        assert ids((await claim).runs) == ["r"]
+
+
+async def test_a_wait_whose_answer_cannot_be_read_fails_at_once(store):
+    def refuse(answers):
+        raise ValueError("no such kind")
+
+    connection = BlockingConnection(store.backend.address)
+    async with asyncio.timeout(QUICK_S):
+        with pytest.raises(exceptions.InvalidResponse, match="no such kind"):
+            await connection.ask("PING", within_s=PATIENCE_S, tell=refuse)
+        assert await connection.ask("PING", within_s=PATIENCE_S) == b"PONG"
+    await connection.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pollux.model import Done
+from pollux.model import Done, NotePut
 from pollux.store.contract import Answer
 from pollux.store.redis import RedisStore
 from pollux.testing.conformance.builders import T0, a_run, an_outcome, claim, given_jobs, settlement, the_run
@@ -55,3 +55,12 @@ async def test_each_of_a_call_gets_its_own_end(store):
     assert [run.finished_ms for run in found] == [T0 + 1, *[T0 + 2] * 4]
     assert [run.result for run in found] == [None, None, *[{"a": 2}] * 3]
     assert [run.token for run in found] == [run.token for run in runs]
+
+
+async def test_a_note_that_is_written_twice_and_deleted_in_one_call_leaves_no_trace(redis, store):
+    await store.put_notes(
+        [NotePut("a", 1, expires_ms=T0 + 1), NotePut("a", 2, expires_ms=T0 + 2), NotePut("a")], now_ms=T0
+    )
+
+    mine = f"{store.backend.address.prefix}:notes"
+    assert await redis.exists(mine, f"{mine}:keys", f"{mine}:ends") == 0

@@ -347,7 +347,7 @@ class Store(Protocol):
         reads the request in `renew`; if the lease ends first, the run is cancelled.  lost: the run is not live.
         `job_id`: also all live runs of that job, each once.  One `Ended` entry for the runs that ended; a store may
         cancel hundreds of a job in parts, each with its own entry: then the audit lines are written with the first
-        part that changes anything, and count all runs that are live at that moment.
+        part that changes anything, and count what all parts change, as of that moment.
         """
         ...
 

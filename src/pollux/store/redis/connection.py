@@ -93,9 +93,13 @@ class RespProtocol(asyncio.Protocol):
                 asking, answers = self._asking, self._answers
                 self._asking, self._answers = None, []
                 if not asking.done():
-                    if self._tell is not None:
-                        self._tell(answers)
-                    asking.set_result(answers)
+                    try:
+                        if self._tell is not None:
+                            self._tell(answers)
+                    except Exception as error:  # noqa: BLE001  any: the caller would wait for ever
+                        asking.set_exception(exceptions.InvalidResponse(f"unexpected answer: {error!r}"))
+                    else:
+                        asking.set_result(answers)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True

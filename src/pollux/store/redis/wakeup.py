@@ -242,6 +242,6 @@ class RedisListener:
             for entry_id, pairs in entries:
                 self._place = place_of(entry_id.decode())
                 fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
-                kind, node = fields.get(b"kind", b"").decode(), fields.get(b"node", b"").decode()
+                kind, node = (fields.get(name, b"").decode(errors="replace") for name in (b"kind", b"node"))
                 for waiter in self._waiters:
                     waiter.hear(self._place, kind, node)

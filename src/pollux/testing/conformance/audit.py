@@ -18,6 +18,7 @@ from pollux.testing.conformance.builders import (
     a_job,
     a_run,
     answers,
+    claim,
     dead_letter,
     entries,
     finished,
@@ -175,6 +176,22 @@ class OnRecordContract(Contract):
         assert [(each.id, each.answer) for each in given_answers] == [(name, Answer.OK) for name in names]
         assert [line.count for line in await assert_whole(store)] == [MANY]
         assert await self.left(store) == 0
+
+    async def test_runs_with_a_cancel_request_are_not_counted_again(self, store: Store, t0: int) -> None:
+        """Wherever they are among the runs of the job, and whether or not they are named."""
+        half = MANY // 2
+        await given(store, *(a_run(f"l{n:03}", due_ms=t0 + n % 2, visible_ms=t0) for n in range(half)))
+        assert len(await claim(store, half, now_ms=t0)) == half
+        await store.cancel(run_ids=[f"l{n:03}" for n in range(half - 2)], now_ms=t0)
+        await given(
+            store, *(a_run(f"r{n:03}", due_ms=t0, visible_ms=t0) for n in range(half)), a_run("z", due_ms=t0 + 9)
+        )
+        named = ["z", "l001", f"l{half - 1:03}", "nobody"]
+
+        given_answers = await store.cancel(run_ids=named, job_id="job", audit=told("cancel"), now_ms=t0)
+
+        assert count_of(given_answers) == half + 3
+        assert [line.count for line in await assert_whole(store)] == [half + 3]
 
     async def test_a_job_of_many_runs_is_deleted_in_one_line(self, store: Store, t0: int) -> None:
         await self.crowd(store)

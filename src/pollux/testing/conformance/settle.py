@@ -187,6 +187,18 @@ class SettleContract(Contract):
         assert [note.value for note in await store.notes("cursor", now_ms=t0)] == [7]
         assert [entry.keys for entry in await entries(store, NotesChanged)] == [("cursor",)]
 
+    async def test_a_note_that_several_ends_of_a_batch_write_is_the_last_of_them(self, store: Store, t0: int) -> None:
+        await given(store, a_run("a"), a_run("b"), a_run("c"))
+        puts = [NotePut("cursor", n, expires_ms=end) for n, end in enumerate((t0 + 1_000, t0 + 2_000, None))]
+        batch = [
+            settlement(run, Done(), notes=(put,)) for run, put in zip(await claim(store, now_ms=t0), puts, strict=True)
+        ]
+
+        assert await store.settle(batch, now_ms=t0) == [Answer.OK] * 3
+        await store.put_notes([NotePut("later", 1)], now_ms=t0 + 9_000)  # a store may delete expired notes now
+
+        assert [note.value for note in await store.notes("cursor", now_ms=t0 + 9_000)] == [2]
+
     async def test_a_batch_makes_one_entry_with_its_ends_in_order(self, store: Store, t0: int) -> None:
         await given(store, a_run("a"), a_run("b"), a_run("c"))
         a, b, c = await claim(store, now_ms=t0)

@@ -306,6 +306,15 @@ class NoteContract(Contract):
         assert await store.put_notes([NotePut("n", 2, revision=0)], now_ms=t0 + 1_000) == [Answer.OK]
         assert (await the_note(store, "n", t0 + 99_999)).value == 2
 
+    async def test_the_last_expiry_of_a_note_in_a_batch_counts(self, store: Store, t0: int) -> None:
+        ends = [t0 + 1_000, t0 + 2_000, None]
+        batch = [NotePut(key, n, expires_ms=end) for n, end in enumerate(ends) for key in ("stays", f"other-{n}")]
+        await store.put_notes(batch, now_ms=t0)
+
+        await store.put_notes([NotePut("later", 1)], now_ms=t0 + 9_000)  # a store may delete expired notes now
+
+        assert [note.key for note in await store.notes(now_ms=t0 + 9_000)] == ["later", "other-2", "stays"]
+
     async def test_a_batch_of_notes_answers_in_order_and_makes_one_entry(self, store: Store, t0: int) -> None:
         await store.put_notes([NotePut("a", 1)], now_ms=t0)
         await forget_feed(store)

@@ -101,9 +101,7 @@ local function consume_all()
 end
 
 local function write_feed()
-  if #plan.consumed > 0 then
-    call("XDEL", plan.feed, unpack(plan.consumed))
-  end
+  writes.send("XDEL", plan.feed, plan.consumed)
   if plan.is_ahead then
     op.enter(op.args.v)
     feed.clear_ahead(plan.feed, behind_ours())

@@ -13,9 +13,32 @@ local function cancel(id, run)
   return "ok"
 end
 
+-- How many live runs of a job come after a place and are still to be cancelled: neither named nor with a request already.  Only
+-- leased runs have one, and there are no more of them than seats.
+local function count_rest(live, after, is_named)
+  local rank = call("ZRANK", live, after)
+  local count = call("ZCARD", live) - rank - 1
+
+  local function leave_out(run)
+    local at = run and call("ZRANK", live, runs.by_due(run))
+    count = at and at > rank and count - 1 or count
+  end
+
+  for id in pairs(is_named) do
+    leave_out(runs.read(id))
+  end
+  for version in pairs(versions.known()) do
+    for _, id in ipairs(call("ZRANGE", op.keys_in(version).leases, 0, -1)) do
+      local run = not is_named[id] and runs.read(id)
+      leave_out(run and run.cancel and run)
+    end
+  end
+  return count
+end
+
 register.write("cancel", "allow-oom", function()
   streams.promote()
-  local args, answers, done, behind, is_named = op.args, {}, 0, 0, {}
+  local args, answers, done, rest, is_named = op.args, {}, 0, 0, {}
   local next_after, upto = false, args.upto
 
   local function add(id, run)
@@ -26,12 +49,8 @@ register.write("cancel", "allow-oom", function()
   end
 
   for _, id in ipairs(args.ids) do
-    local run = runs.read(id)
-    if run and runs.is_live(run) and run.job == args.job and not is_named[id] then
-      behind = behind - 1 -- it is found again among those of the job
-    end
     is_named[id] = true
-    add(id, run)
+    add(id, runs.read(id))
   end
   if args.job then
     upto = upto or writes.count_of("seq")
@@ -40,17 +59,16 @@ register.write("cancel", "allow-oom", function()
     for _, place in ipairs(places) do
       local id = runs.id_by_due(place)
       local run = runs.read(id)
-      behind = behind + (is_named[id] and 1 or 0)
       if run and not is_named[id] and (run.n or 0) <= upto then
         add(id, run)
       end
     end
     next_after = #places == args.limit and places[#places]
-    behind = next_after and behind + call("ZLEXCOUNT", live, "(" .. next_after, "+") or 0
+    rest = next_after and done > 0 and args.audit and count_rest(live, next_after, is_named) or 0
   end
   feed.add_gathered()
-  if done > 0 then -- the lines go with the first part that does anything, and count what is behind it
-    audit.add(args.audit and args.audit.each and answers or done + math.max(0, behind))
+  if done > 0 then -- the lines go with the first part that does anything, and count those of the next ones
+    audit.add(args.audit and args.audit.each and answers or done + rest)
   end
   return { answers, next_after, upto, done > 0 }
 end)

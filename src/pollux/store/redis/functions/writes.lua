@@ -16,11 +16,13 @@ function writes.check(key, kind)
   op.sound[key] = true
 end
 
-local function send(command, key, arguments)
+function writes.send(command, key, arguments)
   for first = 1, #arguments, ARGUMENTS_MAX do
     call(command, key, unpack(arguments, first, math.min(first + ARGUMENTS_MAX - 1, #arguments)))
   end
 end
+
+local send = writes.send
 
 local function write(key, batch)
   if batch.kind == "zset" then
@@ -51,14 +53,30 @@ local function batch_of(kind, key)
 end
 
 -- A batch of a sorted set is two lists as they go to the server, of scores and members to add and of members to remove first.
--- `places` has where a member to add is: made as soon as one is removed after it was added.
+-- `places` has where a member to add is: made as soon as one is removed after it was added.  Until then a member may be in the
+-- list several times, and the last score counts.
+local function find_places(puts)
+  local places, count, last = {}, #puts, 0
+  for n = 2, count, 2 do
+    local score, member = puts[n - 1], puts[n]
+    local place = places[member]
+    if not place then
+      last = last + 2
+      place = last
+      places[member], puts[place] = place, member
+    end
+    puts[place - 1] = score
+  end
+  for n = count, last + 1, -1 do
+    puts[n] = nil
+  end
+  return places
+end
+
 local function forget_add(batch, member)
   local puts, places = batch.puts, batch.places
   if not places then
-    places = {}
-    for n = 2, #puts, 2 do
-      places[puts[n]] = n
-    end
+    places = find_places(puts)
     batch.places = places
   end
   local place, last = places[member], #puts
