@@ -1,4 +1,4 @@
-"""Which ones are meant?  Dead letters, runs and jobs by filter: counted, confirmed, taken in batches."""
+"""Selection by filter of dead letters, runs and jobs: counted, confirmed, changed in batches."""
 
 import asyncio
 import json
@@ -197,7 +197,10 @@ def test_many_are_summed_up(tmp_path_factory):
 
 def test_a_pause_of_many_is_summed_up_and_named_by_its_filter(tmp_path):
     pollux = asyncio.run(made(tmp_path))
-    jobs = [{"id": f"job-{n:02}", "http": "http://127.0.0.1:9/", "once": True, "tags": ["many jobs"]} for n in range(LINES_MAX + 5)]
+    jobs = [
+        {"id": f"job-{n:02}", "http": "http://127.0.0.1:9/", "once": True, "tags": ["many jobs"]}
+        for n in range(LINES_MAX + 5)
+    ]
     pollux.write("many.yaml", json.dumps({"store": "sqlite:///p.db", "jobs": jobs}))
     pollux.ok("reload", "-c", "many.yaml")
     paused = pollux.ok("pause", "--tag", "many jobs", "--for", "1h", "--yes", *WHERE).out
