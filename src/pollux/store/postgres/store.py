@@ -161,7 +161,7 @@ class PostgresBackend:
     async def _gather_counts(self) -> None:
         """Add the counts that users' transactions left to those of the slots, piece by piece, so that they stay few."""
         for _ in range(GATHER_PIECES):
-            if await self._read(None, _gather) < GATHER_PIECE:
+            if await self._write(None, _gather) < GATHER_PIECE:
                 break
 
     async def _elect(self, node_id: str, ttl_ms: int, *, now_ms: int | None) -> Term:
