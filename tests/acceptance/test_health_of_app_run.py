@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from pollux import Pollux, every
 
 app = Pollux("sqlite:///shop.db", name="shop", seats=2, grace="100ms")
-app.options = replace(app.options, beat_ms=500, beat_ttl_ms=45_000)  # health is what a beat says
+app.options = replace(app.options, beat_ms=500, leader_ttl_ms=120_000)  # health is what a beat says, of a leader
 
 
 def busy(name):
