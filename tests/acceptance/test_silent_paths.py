@@ -99,7 +99,7 @@ async def test_a_few_silent_paths_of_one_host_starve_neither_its_healthy_ones_no
     assert min(total for _, total in seldom.values()) >= 5
     assert not {id: seen for id, seen in seldom.items() if seen[0] * 4 < seen[1]}
     assert not [jobs[id].memory.last_error for id in [*healthy, *elsewhere] if jobs[id].memory.last_error]
-    assert all("AnswerTimeout" in jobs[id].memory.last_error for id in silent)
+    assert not {id: error for id in silent if "AnswerTimeout" not in (error := jobs[id].memory.last_error)}
     told = {each["instance"] for each in document["instances"] if each["warnings"]}
     assert told >= set(silent)
     scores = {each["instance"]: each["score"] for each in document["staleness"]}
