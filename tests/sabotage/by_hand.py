@@ -28,6 +28,12 @@ SUBTLE: dict[str, tuple[Patch, ...]] = {
         ),
     ),
     # the handle
+    "a handle takes any version": (
+        Patch(_HANDLE, "self.backend.of_version(check_version(number))", "self.backend.of_version(number)"),
+    ),
+    "a handle of another version is of the one before": (
+        Patch(_HANDLE, "self.backend.of_version(check_version(number))", "self.backend.of_version(number - 1 or 1)"),
+    ),
     "opening begins with nothing": (
         Patch(
             _BACKEND,
