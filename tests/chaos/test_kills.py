@@ -9,7 +9,7 @@ from tests.chaos.storm import kill_at_random
 KILLS = int(os.environ.get("POLLUX_CHAOS_KILLS", "30"))
 SEED = int(os.environ.get("POLLUX_CHAOS_SEED", "20261"))
 LEASE_MS, LEADER_TTL_MS = 2_000, 3_000  # as in `node.OPTIONS`
-SLACK_MS = 20_000  # that a busy machine gets; in virtual time it is none
+SLACK_MS = 10_000  # that a busy machine gets; in virtual time it is none
 
 
 async def test_kills_under_load_lose_nothing_and_double_nothing(yard):

@@ -15,7 +15,7 @@ from tests.conformance.machine import DISTURBANCES, VERDICTS, VERSIONS, StoreMac
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=int(os.environ.get("POLLUX_MACHINE_EXAMPLES", "25")),
+    max_examples=int(os.environ.get("POLLUX_MACHINE_EXAMPLES", "50")),
     stateful_step_count=int(os.environ.get("POLLUX_MACHINE_STEPS", "40")),
     deadline=None,
     phases=[phase for phase in Phase if phase is not Phase.shrink or "POLLUX_MACHINE_SHRINK" in os.environ],

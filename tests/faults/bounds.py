@@ -3,7 +3,7 @@
 from tests.chaos.node import OPTIONS
 
 LEASE_S, LEADER_TTL_S = (float(OPTIONS[name].removesuffix("s")) for name in ("lease", "leader_ttl"))
-SLACK_S = 20.0  # a machine that is shared may be busy just now
+SLACK_S = 10.0  # a machine that is shared may be busy just now
 BACKOFF_S = 3.0  # of every loop at most: so soon it works again
 
 WORKS_AGAIN_S = BACKOFF_S + SLACK_S  # after the fault is over

@@ -22,7 +22,7 @@ DEADLINE_MS = 1_500
 LONG_POLL_MS = 500  # who waits for a ring that cannot be heard looks for itself after that
 TTL_MS, RENEW_MS, LEASE_MS = 3_000, 1_000, 60_000
 HUNG = {"elect": "leader", "claim": "dispatcher", "settle": "settler", "feed": "timekeeper"}
-BACKOFF_S, SLACK_S = 3.0, 20.0
+BACKOFF_S, SLACK_S = 3.0, 10.0
 
 
 class Fork:

@@ -17,7 +17,7 @@ from tests.servers.postgres import own_url, shared_url
 LOAD = 300
 SEATS = 4  # of each, as in `node.OPTIONS`
 LEASE_S, LEADER_TTL_S = 2.0, 3.0
-SLACK_S = 20.0  # that a busy machine gets; in virtual time it is none
+SLACK_S = 10.0  # that a busy machine gets; in virtual time it is none
 
 
 class PooledYard(FarYard):
